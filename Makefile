@@ -1,0 +1,53 @@
+# `make demo` and `make test` need Python 3.11 or newer, pip and make; they do their own set-up in .venv.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python -m
+# The second name is what newer versions of pip read for the build backend.
+PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format venv clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.core ## one straggler among eight workers: synchronous against asynchronous
+	@$(RUN) asyncsgd demo
+
+test: $(VENV)/.dev ## run all tests, on every processor
+	$(RUN) pytest -n auto
+
+check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+	$(VENV)/bin/lint-imports --no-logo
+	$(RUN) pytest -q src
+
+format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
+	$(RUN) ruff check --fix-only
+	$(RUN) ruff format
+
+venv: $(VENV)/.dev ## only set up .venv, with the tools
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests examples benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/pyvenv.cfg:
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "asyncsgd needs Python 3.11 or newer; '$(PYTHON)' was not found. Try: make PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "asyncsgd needs Python 3.11 or newer; '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Try: make PYTHON=python3.11" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once)"
+	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd"
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd and the development tools"
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.core $@

@@ -1,0 +1,89 @@
+"""asyncsgd: asynchronous SGD for distributed and federated learning.
+
+Workers compute gradients at their own pace; the server applies each one as it arrives, knows its delay exactly,
+and picks a step that is safe for it.
+
+>>> import asyncsgd as asgd
+>>> task = asgd.tasks.quadratic(dim=10, workers=2)
+>>> run = asgd.simulate(task, asgd.async_sgd(stepsize=0.1), asgd.durations.fixed([1.0, 16.0]), iterations=100)
+>>> run.trace.delays.maximum, run.trace.delays.concurrency
+(16, 2)
+"""
+
+from asyncsgd import methods, tasks, trace
+from asyncsgd.core import errors
+from asyncsgd.core.errors import AsyncSGDError, BiasWarning
+from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Lost, Outcome
+from asyncsgd.core.method import Method
+from asyncsgd.core.server import Server
+from asyncsgd.methods import (
+    adadelay,
+    adam,
+    async_sgd,
+    clipped,
+    dc_asgd,
+    delay_adaptive,
+    delayed_average,
+    fedasync,
+    fedbuff,
+    federated_async_sgd,
+    local_sgd,
+    mifa,
+    minibatch_sgd,
+    mishchenko,
+    momentum,
+    over_selection,
+    picky_sgd,
+    rennala,
+    ringmaster,
+    shuffled_async_sgd,
+    staleness_aware,
+)
+from asyncsgd.simulate import Run, durations, simulate
+from asyncsgd.trace import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Arrived",
+    "Assign",
+    "AsyncSGDError",
+    "BiasWarning",
+    "Cancel",
+    "Job",
+    "Joined",
+    "Left",
+    "Lost",
+    "Method",
+    "Outcome",
+    "Run",
+    "Server",
+    "Trace",
+    "adadelay",
+    "adam",
+    "async_sgd",
+    "clipped",
+    "dc_asgd",
+    "delay_adaptive",
+    "delayed_average",
+    "durations",
+    "errors",
+    "fedasync",
+    "fedbuff",
+    "federated_async_sgd",
+    "local_sgd",
+    "methods",
+    "mifa",
+    "minibatch_sgd",
+    "mishchenko",
+    "momentum",
+    "over_selection",
+    "picky_sgd",
+    "rennala",
+    "ringmaster",
+    "shuffled_async_sgd",
+    "simulate",
+    "staleness_aware",
+    "tasks",
+    "trace",
+]

@@ -1,0 +1,5 @@
+"""``python -m asyncsgd``."""
+
+from asyncsgd.cli import main
+
+main()

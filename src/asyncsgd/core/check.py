@@ -1,0 +1,39 @@
+"""Checks of hyper-parameters, so that every constructor refuses the impossible in the same words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from asyncsgd.core.errors import BadParameter
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and math.isfinite(value)
+    except TypeError:
+        return False
+
+
+def positive(name: str, value: Any) -> None:
+    """``value`` is a finite number above 0."""
+    if not _is_number(value) or value <= 0:
+        raise BadParameter(name, value, "must be a positive finite number", f"pass {name} > 0")
+
+
+def nonnegative(name: str, value: Any) -> None:
+    """``value`` is a finite number, 0 or above."""
+    if not _is_number(value) or value < 0:
+        raise BadParameter(name, value, "must be a finite number that is not negative", f"pass {name} >= 0")
+
+
+def count(name: str, value: Any) -> None:
+    """``value`` is a whole number, 1 or above."""
+    if not _is_number(value) or value != int(value) or value < 1:
+        raise BadParameter(name, value, "must be a whole number of at least 1", f"pass {name} >= 1")
+
+
+def fraction(name: str, value: Any) -> None:
+    """``value`` lies in [0, 1)."""
+    if not _is_number(value) or not 0 <= value < 1:
+        raise BadParameter(name, value, "must lie in [0, 1)", f"pass 0 <= {name} < 1")

@@ -1,0 +1,138 @@
+"""What goes into the server and what comes out: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector: TypeAlias = NDArray[np.floating[Any]]
+
+
+class Outcome(IntEnum):
+    """How a job ended. Applied and dropped jobs have *arrived*: they count as an iteration."""
+
+    IN_FLIGHT = 0
+    APPLIED = 1
+    """The update arrived and was used (at once, or through a buffer or memory)."""
+    DROPPED = 2
+    """The update arrived and the step rule gave it no weight."""
+    REJECTED = 3
+    """The update could not be used (NaN, wrong length, ...): no arrival."""
+    LOST = 4
+    """The worker died, left, or timed out: no arrival."""
+    CANCELLED = 5
+    """The server no longer wanted it: no arrival."""
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the job counts as an iteration."""
+        return self is Outcome.APPLIED or self is Outcome.DROPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One assignment: a worker is to compute an update at one point.
+
+    ``iteration`` is the s of x^(s), so that an arrival at iteration t has delay t - s. ``entered`` is the first t
+    whose active set C_t holds the job; it equals ``iteration``, except under early re-sampling, where the job
+    leaves with x^(t) while iteration t is being handled and so enters C_{t+1}.
+    """
+
+    id: int
+    worker: int
+    iteration: int
+    version: int
+    entered: int
+    seed: int
+    """Belongs to the job: derived from the run's seed and ``id``, the same on every engine and in every replay."""
+
+
+# ---------------------------------------------------------------------------------------------- in
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Workers are there and may be given jobs. The first one is line 1 of the paper's algorithms."""
+
+    workers: tuple[int, ...]
+
+    def __init__(self, workers: int | Iterable[int]) -> None:
+        ids = (workers,) if isinstance(workers, int | np.integer) else tuple(workers)
+        object.__setattr__(self, "workers", tuple(int(worker) for worker in ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A worker is gone; all of its jobs are lost."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked."""
+
+    job: int
+    update: Vector
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job will never arrive: its worker died or hung (LOST), or its update was unusable (REJECTED)."""
+
+    job: int
+    outcome: Outcome = Outcome.LOST
+
+
+Event: TypeAlias = Joined | Left | Arrived | Lost
+
+# ---------------------------------------------------------------------------------------------- out
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give the job to its worker, behind whatever it has not finished yet (first in, first out).
+
+    ``point`` is a read-only view that stays valid until the job ends; ``slot`` numbers the buffer behind it, so
+    that an engine with shared memory sends one small integer.
+    """
+
+    job: Job
+    point: Vector
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The job is no longer wanted: stop it if that is cheap, and do not report it."""
+
+    job: Job
+
+
+Command: TypeAlias = Assign | Cancel
+
+# ---------------------------------------------------------------------------------------------- the record
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a job, as the trace wants it.
+
+    ``iteration`` is the t of an arrival, otherwise the first t whose C_t no longer holds the job. ``version`` is
+    the model's version just before. ``concurrency`` is |C_t| with the job still in it, ``workers`` the number of
+    workers present.
+    """
+
+    job: Job
+    outcome: Outcome
+    iteration: int
+    version: int
+    step: float
+    concurrency: int
+    workers: int

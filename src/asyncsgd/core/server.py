@@ -1,0 +1,347 @@
+"""The paper's server as a pure state machine: feed it events, do what its commands say.
+
+It has no clock, thread, file or socket. A simulated clock, worker processes, Ray or Flower drive the same object.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core import errors
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.events import (
+    Arrived,
+    Assign,
+    Cancel,
+    Command,
+    Ended,
+    Event,
+    Job,
+    Joined,
+    Left,
+    Lost,
+    Outcome,
+    Vector,
+)
+from asyncsgd.core.method import Method
+from asyncsgd.core.random import derive
+from asyncsgd.core.update import Update
+from asyncsgd.core.vectors import is_finite
+
+JOB = 0x10B  # keeps the seeds of jobs apart from the draws of dispatch and noise
+
+
+class Server:
+    """Algorithms 1 and 2, and every method built on them.
+
+    ``handle`` takes one event and returns commands; `ended` then lists the jobs that ended by that event. An
+    event that cannot be is refused with an error, and the server is as it was before.
+
+    >>> import numpy as np
+    >>> from asyncsgd.methods import async_sgd
+    >>> server = Server(np.zeros(1), async_sgd(stepsize=0.5))
+    >>> [command.job.worker for command in server.handle(Joined([0, 1]))]
+    [0, 1]
+    >>> [assign] = server.handle(Arrived(job=0, update=np.array([1.0])))
+    >>> assign.job.worker, assign.job.iteration, assign.point
+    (0, 1, array([-0.5]))
+    """
+
+    def __init__(
+        self, x: Vector, method: Method, seed: int = 0, allocate: Callable[[int], Vector] | None = None
+    ) -> None:
+        _check_model(x)
+        self.method = method
+        self.seed = int(seed)
+        self.iteration = 0
+        """t: gradients that have arrived."""
+        self.max_concurrency = 0
+        """τ_C: the largest |C_t| so far."""
+        self.ended: tuple[Ended, ...] = ()
+        """The jobs that the last event ended."""
+        self._update = Update(method, np.array(x), derive(self.seed), allocate)
+        self._dispatch = method.dispatch.init(self.seed)
+        self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
+        self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
+        self._outcomes = bytearray()  # how job k ended
+
+    # ------------------------------------------------------------------------------------------ to look at
+
+    @property
+    def x(self) -> Vector:
+        """The newest point, read-only. The next event may change it: copy it to keep it."""
+        return self._update.points.current
+
+    @property
+    def output(self) -> Vector:
+        """The answer so far: x, or the average where the method averages (read-only)."""
+        return self._update.output
+
+    @property
+    def version(self) -> int:
+        """How often the model has changed."""
+        return self._update.version
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Who is there, in order of joining."""
+        return tuple(self._queues)
+
+    @property
+    def concurrency(self) -> int:
+        """|C_t|: jobs in flight."""
+        return len(self._active)
+
+    @property
+    def in_flight(self) -> tuple[Job, ...]:
+        """C_t, oldest first."""
+        return tuple(job for job, _ in self._active.values())
+
+    def point(self, job: int) -> Vector:
+        """The point that a job in flight was assigned (read-only)."""
+        return self._update.points[self._find(job)[1]]
+
+    def outcome(self, job: int) -> Outcome:
+        """What became of a job."""
+        if not 0 <= job < len(self._outcomes):
+            raise errors.UnknownJob(f"job {job} was never handed out; jobs so far: {len(self._outcomes)}")
+        return Outcome(self._outcomes[job])
+
+    # ------------------------------------------------------------------------------------------ the algorithm
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take in one event; do what the returned commands say, in their order."""
+        match event:
+            case Arrived():
+                return self._arrived(event)
+            case Lost():
+                return self._lost(event)
+            case Joined():
+                return self._joined(event)
+            case Left():
+                return self._left(event)
+        raise errors.BadEvent(f"{event!r} is no event; pass Arrived, Lost, Joined or Left")
+
+    def _arrived(self, event: Arrived) -> list[Command]:
+        # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Whatever is wrong with it shows here.
+        job, slot = self._find(event.job, event.worker)
+        self._check_order(job)
+        self._check_vector(job, event.update)
+        t, version = self.iteration, self.version
+        concurrency, workers = len(self._active), len(self._queues)
+        arrival = Arrival(
+            worker=job.worker,
+            job=job.id,
+            iteration=t,
+            delay=t - job.iteration,
+            staleness=version - job.version,
+            version=version,
+            concurrency=concurrency,
+            max_concurrency=max(self.max_concurrency, concurrency),
+            workers=workers,
+            x=self.x,
+            point=self._update.points[slot],
+        )
+        weight = self._update.weigh(arrival)
+        # From here on nothing can fail.
+        self.iteration = t + 1
+        self.max_concurrency = arrival.max_concurrency
+        self._free(job)
+        early: list[Command] = []
+        ended: list[Ended] = []
+        if self.method.dispatch.early:
+            self.method.dispatch.ended(self._dispatch, job.worker, True)
+            early = self._assign_next(ended, point_iteration=t)
+        # Line 5: x^(t+1) = x^(t) - eta_t g.
+        outcome, step = self._update.apply(arrival, event.update, weight)
+        self._update.points.give_back(slot)
+        self._outcomes[job.id] = outcome
+        ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers))
+        # Lines 6 and 7: the server selects A_t and sends them x^(t+1); C_{t+1} = C_t \ {j_t} ∪ A_t.
+        if not self.method.dispatch.early:
+            self.method.dispatch.ended(self._dispatch, job.worker, True)
+        return self._finish(ended, early)
+
+    def _lost(self, event: Lost) -> list[Command]:
+        if event.outcome not in (Outcome.LOST, Outcome.REJECTED):
+            raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
+        job, _ = self._find(event.job)
+        ended = [self._end(job, event.outcome)]
+        self.method.dispatch.ended(self._dispatch, job.worker, False)
+        return self._finish(ended)
+
+    def _joined(self, event: Joined) -> list[Command]:
+        seen = set(self._queues)
+        for worker in event.workers:
+            if worker in seen:
+                raise errors.BadEvent(f"worker {worker} joined twice; report Left({worker}) first, or use another id")
+            if not 0 <= worker < 1 << 63:
+                raise errors.BadEvent(f"worker id {worker} is out of range; number the workers from 0")
+            seen.add(worker)
+        for worker in event.workers:
+            self._queues[worker] = deque()
+            self.method.dispatch.joined(self._dispatch, worker)
+        return self._finish([])
+
+    def _left(self, event: Left) -> list[Command]:
+        if event.worker not in self._queues:
+            raise errors.BadEvent(f"worker {event.worker} left but is not here; present are {_some(self.workers)}")
+        ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
+        del self._queues[event.worker]
+        self.method.dispatch.left(self._dispatch, event.worker)
+        return self._finish(ended)
+
+    def _finish(self, ended: list[Ended], early: list[Command] | None = None) -> list[Command]:
+        commands = [] if early is None else early
+        commands += self._assign_next(ended, point_iteration=self.iteration)
+        self.ended = tuple(ended)
+        return commands
+
+    def _assign_next(self, ended: list[Ended], point_iteration: int) -> list[Command]:
+        rule, memory = self.method.dispatch, self._dispatch
+        commands: list[Command] = []
+        unwanted: list[Job] = []
+        if rule.over(memory, len(self._active)):
+            unwanted = [job for job, _ in self._active.values()]
+        elif rule.restart_after is not None:
+            for job, _ in self._active.values():  # oldest first, so the stale ones come first
+                if self.version - job.version < rule.restart_after:
+                    break
+                unwanted.append(job)
+        for job in unwanted:
+            ended.append(self._end(job, Outcome.CANCELLED))
+            rule.ended(memory, job.worker, False)
+            commands.append(Cancel(job))
+        for worker in rule.pick(memory, len(self._active)):
+            number = len(self._outcomes)
+            job = Job(
+                id=number,
+                worker=worker,
+                iteration=point_iteration,
+                version=self.version,
+                entered=self.iteration,
+                seed=derive(self.seed, JOB, number),
+            )
+            slot = self._update.points.lend()
+            self._active[number] = (job, slot)
+            self._queues[worker].append(number)
+            self._outcomes.append(Outcome.IN_FLIGHT)
+            commands.append(Assign(job, self._update.points[slot], slot))
+        return commands
+
+    # ------------------------------------------------------------------------------------------ the ledger
+
+    def _free(self, job: Job) -> None:
+        del self._active[job.id]
+        self._queues[job.worker].remove(job.id)
+
+    def _end(self, job: Job, outcome: Outcome) -> Ended:
+        """A job ends without arriving."""
+        concurrency = len(self._active)
+        _, slot = self._active[job.id]
+        self._free(job)
+        self._update.points.give_back(slot)
+        self._outcomes[job.id] = outcome
+        return Ended(job, outcome, self.iteration, self.version, 0.0, concurrency, len(self._queues))
+
+    def _find(self, job: int, worker: int | None = None) -> tuple[Job, int]:
+        found = self._active.get(job)
+        if found is None:
+            outcome = self.outcome(job)  # raises UnknownJob
+            if outcome is Outcome.CANCELLED:
+                raise errors.CancelledJob(f"job {job} was cancelled; its update comes too late, drop it")
+            kind = errors.RepeatedJob if outcome.arrived else errors.EndedJob
+            raise kind(f"job {job} has ended already as {outcome.name.lower()}; report every job once")
+        if worker is not None and worker != found[0].worker:
+            raise errors.WrongWorker(
+                f"worker {worker} answered job {job}, which belongs to worker {found[0].worker}; "
+                "answer only jobs assigned to you"
+            )
+        return found
+
+    def _check_order(self, job: Job) -> None:
+        first = self._queues[job.worker][0]
+        if first != job.id:
+            raise errors.OutOfOrder(
+                f"worker {job.worker} answered job {job.id} before job {first}; jobs of a worker run first in, "
+                f"first out: report job {first} first, as arrived or lost"
+            )
+
+    def _check_vector(self, job: Job, g: Vector) -> None:
+        who = f"worker {job.worker}, job {job.id}: the update"
+        x = self.x
+        if not isinstance(g, np.ndarray) or g.ndim != 1:
+            kind = f"an array of shape {g.shape}" if isinstance(g, np.ndarray) else f"a {type(g).__name__}"
+            raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
+        if g.shape != x.shape:
+            raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")
+        if g.dtype != x.dtype:
+            raise errors.WrongDtype(f"{who} is {g.dtype}; the model is {x.dtype}: convert it before sending")
+        if not is_finite(g):
+            place = int(np.flatnonzero(~np.isfinite(g))[0])
+            raise errors.NotFinite(
+                f"{who} holds {g[place]} at position {place}; reject the job, and try a smaller step if it recurs"
+            )
+
+    # ------------------------------------------------------------------------------------------ saving
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know, as arrays and numbers (copies): see `asyncsgd.core.snapshot` to write it to a file."""
+        return {
+            "method": list(self.method.parts),
+            "seed": self.seed,
+            "iteration": self.iteration,
+            "max_concurrency": self.max_concurrency,
+            "outcomes": np.frombuffer(bytes(self._outcomes), dtype=np.uint8),
+            "active": [[j.id, j.worker, j.iteration, j.version, j.entered, slot] for j, slot in self._active.values()],
+            "queues": [[worker, *jobs] for worker, jobs in self._queues.items()],
+            "dispatch": {k: v.copy() if hasattr(v, "copy") else v for k, v in self._dispatch.items()},
+            "update": self._update.state(),
+        }
+
+    @classmethod
+    def restore(cls, state: dict[str, Any], method: Method, allocate: Callable[[int], Vector] | None = None) -> Server:
+        """The server that `state` was taken from; going on gives the same bits as never having stopped.
+
+        Jobs in flight are in flight again. If their workers are gone, say so with ``Left`` or ``Lost``.
+        """
+        if list(method.parts) != list(state["method"]):
+            raise errors.BadParameter(
+                "method",
+                method.name,
+                f"has the parts {list(method.parts)}, the saved state {state['method']}",
+                "restore with the method it was saved with (hyper-parameters may differ)",
+            )
+        points = state["update"]["points"]
+        server = cls(points["live"][points["current"]], method, state["seed"], allocate)
+        server.iteration = state["iteration"]
+        server.max_concurrency = state["max_concurrency"]
+        server._outcomes = bytearray(state["outcomes"].tobytes())
+        for number, worker, iteration, version, entered, slot in state["active"]:
+            job = Job(number, worker, iteration, version, entered, derive(server.seed, JOB, number))
+            server._active[number] = (job, slot)
+        server._queues = {worker: deque(jobs) for worker, *jobs in state["queues"]}
+        server._dispatch = {
+            k: deque(v) if isinstance(server._dispatch[k], deque) else v.copy() if hasattr(v, "copy") else v
+            for k, v in state["dispatch"].items()
+        }
+        server._update.load(state["update"])
+        return server
+
+
+def _check_model(x: Vector) -> None:
+    if not isinstance(x, np.ndarray) or x.ndim != 1 or x.size == 0 or x.dtype not in (np.float32, np.float64):
+        shown = f"shape {x.shape}, {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
+        fix = "pass a one-dimensional NumPy array of float32 or float64"
+        raise errors.BadParameter("x", shown, "is not a flat model", fix)
+    if not is_finite(x):
+        raise errors.BadParameter("x", "NaN or infinity", "is no starting point", "initialise the model with numbers")
+
+
+def _some(workers: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, workers[:8]))
+    return f"{shown}, … ({len(workers)} in all)" if len(workers) > 8 else shown or "none"

@@ -1,0 +1,202 @@
+"""How large a step an arrival gets: η_t = stepsize · weight(arrival).
+
+``stepsize`` is what a user tunes; ``weight`` is what the delay makes of it. Weight 0 drops the arrival. A rule is
+any frozen value with these two; it sees delay, staleness, worker, concurrency and iteration (`Arrival`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.check import count, nonnegative, positive
+
+
+@dataclass(frozen=True)
+class Step(ABC):
+    """Base of the step rules."""
+
+    stepsize: float
+    favours_fast: ClassVar[str | None] = None
+    """Why fast workers weigh more under this rule, or None."""
+    bounded: ClassVar[bool] = True
+    """Whether every weight is at most 1, as the accounting of differential privacy needs."""
+
+    def __post_init__(self) -> None:
+        positive("stepsize", self.stepsize)
+
+    @abstractmethod
+    def weight(self, arrival: Arrival) -> float:
+        """How much of the step this arrival gets."""
+
+
+@dataclass(frozen=True)
+class Constant(Step):
+    """η_t = η (Theorems 1 and 3)."""
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class DelayAdaptive(Step):
+    """η_t = η · min(1, τ_C / τ_t): our form of Theorem 2, which keeps at least a quarter of the total step."""
+
+    favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
+
+    def weight(self, arrival: Arrival) -> float:
+        if arrival.delay <= arrival.max_concurrency:
+            return 1.0
+        return arrival.max_concurrency / arrival.delay
+
+
+@dataclass(frozen=True)
+class DropAbove(Step):
+    """η_t = η where τ_t <= threshold, else 0: the literal rule of Theorem 2's proof.
+
+    Without a threshold it is 2 τ_C, which drops at most half. At τ_C it can drop nearly everything: one worker
+    five times faster among 100 makes it throw 95 % away.
+    """
+
+    threshold: float | None = None
+    favours_fast: ClassVar[str | None] = "updates with a long delay are dropped"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold is not None:
+            nonnegative("threshold", self.threshold)
+
+    def weight(self, arrival: Arrival) -> float:
+        threshold = 2 * arrival.max_concurrency if self.threshold is None else self.threshold
+        return 1.0 if arrival.delay <= threshold else 0.0
+
+
+@dataclass(frozen=True)
+class DivideAbove(Step):
+    """η_t = η where τ_t <= τ_C, else η / τ_t: the paper's "tuning the stepsize" paragraph, word for word."""
+
+    favours_fast: ClassVar[str | None] = "updates with a long delay get a much smaller step"
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0 if arrival.delay <= arrival.max_concurrency else 1.0 / arrival.delay
+
+
+@dataclass(frozen=True)
+class WorkersOverDelay(Step):
+    """η_t = η · n / max(n, τ_t) (Mishchenko et al. 2022)."""
+
+    favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
+
+    def weight(self, arrival: Arrival) -> float:
+        return arrival.workers / max(arrival.workers, arrival.delay)
+
+
+@dataclass(frozen=True)
+class DivideByStaleness(Step):
+    """η_t = η / max(1, s) (staleness-aware; Zhang et al. 2016)."""
+
+    favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0 / max(1, arrival.staleness)
+
+
+@dataclass(frozen=True)
+class Polynomial(Step):
+    """η_t = η · (1 + s)^-power: 1/√(1+s) by default, the weight of FedBuff and FedAsync."""
+
+    power: float = 0.5
+    favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nonnegative("power", self.power)
+
+    def weight(self, arrival: Arrival) -> float:
+        if self.power == 0.5:
+            return 1.0 / math.sqrt(1 + arrival.staleness)
+        return float((1 + arrival.staleness) ** -self.power)
+
+
+@dataclass(frozen=True)
+class Hinge(Step):
+    """η_t = η where s <= b, else η / (a (s - b) + 1) (FedAsync; Xie et al. 2019)."""
+
+    a: float = 10.0
+    b: float = 6.0
+    favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nonnegative("a", self.a)
+        nonnegative("b", self.b)
+
+    def weight(self, arrival: Arrival) -> float:
+        late = arrival.staleness - self.b
+        return 1.0 if late <= 0 else 1.0 / (self.a * late + 1)
+
+
+@dataclass(frozen=True)
+class DropStale(Step):
+    """η_t = η where s < limit, else 0 (Ringmaster; with limit 1, Rennala)."""
+
+    limit: int = 1
+    favours_fast: ClassVar[str | None] = "stale updates are dropped"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count("limit", self.limit)
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0 if arrival.staleness < self.limit else 0.0
+
+
+@dataclass(frozen=True)
+class DropDrifted(Step):
+    """η_t = η where ‖x_t - x_{t-τ}‖ <= threshold, else 0 (PickySGD; Cohen et al. 2021)."""
+
+    threshold: float = 1.0
+    favours_fast: ClassVar[str | None] = "updates computed far from the present model are dropped"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("threshold", self.threshold)
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0 if arrival.drift <= self.threshold else 0.0
+
+
+@dataclass(frozen=True)
+class AdaDelay(Step):
+    """η_t = stepsize / (L + c √(t + τ_t)) with t counted from 1 (Sra et al. 2016)."""
+
+    smoothness: float = 1.0
+    c: float = 1.0
+    favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
+    bounded: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("smoothness", self.smoothness)
+        nonnegative("c", self.c)
+
+    def weight(self, arrival: Arrival) -> float:
+        return 1.0 / (self.smoothness + self.c * math.sqrt(arrival.iteration + 1 + arrival.delay))
+
+
+@dataclass(frozen=True)
+class Custom(Step):
+    """η_t = η · rule(arrival), with a function of your own.
+
+    >>> rule = Custom(0.1, lambda arrival: 0.9**arrival.delay)
+    """
+
+    rule: Callable[[Arrival], float] = lambda arrival: 1.0
+    bounded: ClassVar[bool] = False
+
+    def weight(self, arrival: Arrival) -> float:
+        return self.rule(arrival)

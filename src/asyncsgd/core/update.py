@@ -1,0 +1,89 @@
+"""How an arrival moves the model: line 5 of Algorithm 1, for every method.
+
+This half of the server knows vectors and no workers; a replay runs it alone, along any trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.errors import BadStep
+from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.method import Method
+from asyncsgd.core.points import Points
+
+
+class Update:
+    """The model, its version, and what the method's parts remember."""
+
+    def __init__(
+        self, method: Method, x: Vector, seed: int = 0, allocate: Callable[[int], Vector] | None = None
+    ) -> None:
+        self.method = method
+        self.points = Points(x, allocate)
+        self.version = 0
+        self._memory: dict[str, Any] = {
+            "transforms": [transform.init(x) for transform in method.transforms],
+            "gather": method.gather.init(x, seed),
+            "optimizer": method.optimizer.init(x),
+            "average": x.copy() if method.average else None,
+        }
+
+    @property
+    def output(self) -> Vector:
+        """The answer so far: the newest version, or the average where the method says so (read-only)."""
+        if self.method.average:
+            view: Vector = self._memory["average"].view()
+            view.flags.writeable = False
+            return view
+        return self.points.current
+
+    def weigh(self, arrival: Arrival) -> float:
+        """The step rule's weight for this arrival; changes nothing."""
+        weight = float(self.method.step.weight(arrival))
+        if not (math.isfinite(weight) and weight >= 0):
+            raise BadStep(
+                f"the step rule {type(self.method.step).__name__} gave weight {weight!r} to job {arrival.job} "
+                f"(delay {arrival.delay}, staleness {arrival.staleness}); return a finite number >= 0"
+            )
+        return weight
+
+    def apply(self, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
+        """Use one update; (outcome, step it got)."""
+        if weight == 0:
+            return Outcome.DROPPED, 0.0
+        method, memory = self.method, self._memory
+        for transform, state in zip(method.transforms, memory["transforms"], strict=True):
+            g = transform.apply(state, g, arrival)
+        stepsize = float(method.step.stepsize)
+        move = method.gather.add(memory["gather"], g, stepsize, weight, arrival)
+        if move is not None:
+            self._move(*move, arrival)
+        return Outcome.APPLIED, method.gather.share(memory["gather"], stepsize, weight)
+
+    def _move(self, direction: Vector, step: float, arrival: Arrival) -> None:
+        slot, out = self.points.target()
+        self.method.optimizer.step(self._memory["optimizer"], self.points.current, direction, step, out, arrival)
+        self.points.commit(slot)
+        self.version += 1
+        if self.method.average:
+            average = self._memory["average"]
+            average += (self.points.current - average) / self.version
+
+    def state(self) -> dict[str, Any]:
+        """Everything, as arrays and numbers (copies)."""
+        return {
+            "version": self.version,
+            "points": self.points.state(),
+            "memory": deepcopy(self._memory),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.version = state["version"]
+        self.points.load(state["points"])
+        self._memory = deepcopy(state["memory"])

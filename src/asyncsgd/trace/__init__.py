@@ -1,0 +1,17 @@
+"""The record of a run: who computed what, at which point, when it came back, and what became of it.
+
+::
+
+    Recorder ──▶ Trace ──▶ .delays (τ_avg, τ_max, τ_C, τ̄_C, τ^i_avg), .check() (the integer identity)
+       │           ▲
+       └▶ TraceLog ┴ Parquet      on disk: appended while the run goes on, or written whole at its end
+"""
+
+from asyncsgd.trace.columns import Jobs
+from asyncsgd.trace.delays import Delays, Remark5
+from asyncsgd.trace.identity import Identity
+from asyncsgd.trace.log import TraceLog
+from asyncsgd.trace.recorder import Recorder
+from asyncsgd.trace.trace import Trace
+
+__all__ = ["Delays", "Identity", "Jobs", "Recorder", "Remark5", "Trace", "TraceLog"]

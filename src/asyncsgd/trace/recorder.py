@@ -1,0 +1,141 @@
+"""The recorder: builds a trace while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import TraceError
+from asyncsgd.core.events import Assign, Command, Ended, Outcome
+from asyncsgd.trace.columns import DTYPES, IN_FLIGHT, Codes, Ints, Jobs
+from asyncsgd.trace.trace import Trace
+
+
+class Recorder:
+    """Writes down each event's assignments and ends; ``trace()`` gives a snapshot at any moment.
+
+    >>> from asyncsgd.core.events import Job
+    >>> recorder = Recorder(metadata={"method": "async_sgd"})
+    >>> job = Job(id=0, worker=3, iteration=0, version=0, entered=0, seed=1)
+    >>> recorder.record(0.0, [Assign(job, np.zeros(2), 0)], [])
+    >>> recorder.record(1.5, [], [Ended(job, Outcome.APPLIED, 0, 0, step=0.1, concurrency=1, workers=1)])
+    >>> recorder.trace(final_concurrency=0).check()
+    Identity(delays=1, in_flight=0, others=0, concurrency=1)
+    """
+
+    def __init__(self, metadata: Mapping[str, str] | None = None, capacity: int = 1024) -> None:
+        self.metadata = dict(metadata or {})
+        self._count = 0
+        self._columns = {name: np.empty(0, dtype) for name, dtype in DTYPES.items()}
+        self._reserve(max(1, capacity))
+
+    @classmethod
+    def resume(cls, trace: Trace) -> Recorder:
+        """Go on where an earlier trace stopped; jobs in flight there can end here."""
+        recorder = cls(trace.metadata, capacity=2 * len(trace) + 1024)
+        for name in DTYPES:
+            recorder._columns[name][: len(trace)] = getattr(trace.jobs, name)
+        recorder._count = len(trace)
+        return recorder
+
+    def __len__(self) -> int:
+        return self._count
+
+    def record(self, time: float, commands: Iterable[Command], ended: Sequence[Ended]) -> None:
+        """Write down one event: the commands the server answered it with, and the jobs that ended in it.
+
+        A raise leaves the recorder as it was.
+        """
+        count, done = self._count, 0
+        try:
+            for command in commands:
+                if type(command) is Assign:
+                    self._assign(time, command)
+            for end in ended:
+                self._end(time, end)
+                done += 1
+        except BaseException:
+            self._undo(ended[: done + 1], whole=done)
+            self._count = count
+            raise
+
+    def _assign(self, time: float, command: Assign) -> None:
+        job, row = command.job, self._count
+        if job.id != row:
+            raise TraceError(f"job {job.id} was assigned after {row} others; jobs are numbered in order of assignment")
+        if row == self._capacity:
+            self._reserve(2 * row)
+        self._worker[row] = job.worker
+        self._assigned_iteration[row] = job.iteration
+        self._assigned_version[row] = job.version
+        self._entered[row] = job.entered
+        self._assigned_time[row] = time
+        self._count = row + 1
+
+    def _end(self, time: float, end: Ended) -> None:
+        row = end.job.id
+        if not 0 <= row < self._count:
+            raise TraceError(f"job {row} ended, but only jobs 0..{self._count - 1} were assigned; record that first")
+        if self._outcome[row]:
+            was = Outcome(self._outcome[row]).name.lower()
+            raise TraceError(f"job {row} of worker {self._worker[row]} ended twice: it was {was} already")
+        if not end.outcome:
+            raise TraceError(f"job {row} of worker {end.job.worker} cannot end as in flight; say how it ended")
+        self._ended_iteration[row] = end.iteration
+        self._ended_version[row] = end.version
+        self._ended_time[row] = time
+        self._step[row] = end.step
+        self._concurrency[row] = end.concurrency
+        self._workers[row] = end.workers
+        self._outcome[row] = end.outcome  # last, so that a row that could not be filled is still in flight
+
+    @property
+    def outcome(self) -> Codes:
+        """The outcome of every job so far: a read-only view that is valid until the next ``record``."""
+        view = self._columns["outcome"][: self._count]
+        view.flags.writeable = False
+        return view
+
+    def rows(self, jobs: Ints) -> Jobs:
+        """Return a copy of some rows."""
+        return Jobs(**{name: column[: self._count][jobs] for name, column in self._columns.items()})
+
+    def trace(self, final_concurrency: int | None = None) -> Trace:
+        """Return all rows so far, as a copy; ``final_concurrency`` is |C_T| by the server's own count."""
+        columns = {name: column[: self._count].copy() for name, column in self._columns.items()}
+        return Trace(Jobs(**columns), self.metadata, final_concurrency)
+
+    # --------------------------------------------------------------------------------------------- inside
+
+    def _reserve(self, capacity: int) -> None:
+        for name, old in self._columns.items():
+            new = np.full(capacity, IN_FLIGHT.get(name, 0), dtype=old.dtype)
+            new[: self._count] = old[: self._count]
+            self._columns[name] = new
+        self._columns["job"][:] = np.arange(capacity)  # row k is job k, always
+        self._capacity = capacity
+        # Writing one cell through a memoryview takes half the time of writing it through the array.
+        views: dict[str, Any] = {name: column.data for name, column in self._columns.items()}
+        self._worker = views["worker"]
+        self._assigned_iteration = views["assigned_iteration"]
+        self._assigned_version = views["assigned_version"]
+        self._entered = views["entered"]
+        self._assigned_time = views["assigned_time"]
+        self._outcome = views["outcome"]
+        self._ended_iteration = views["ended_iteration"]
+        self._ended_version = views["ended_version"]
+        self._ended_time = views["ended_time"]
+        self._step = views["step"]
+        self._concurrency = views["concurrency"]
+        self._workers = views["workers"]
+
+    def _undo(self, ended: Sequence[Ended], whole: int) -> None:
+        """Put jobs back in flight after a failed ``record``: the first ``whole`` had ended, the next perhaps half."""
+        for which, end in enumerate(ended):
+            row = end.job.id
+            # The one that failed may have ended long ago (that is then the failure): leave its row alone.
+            if which < whole or (0 <= row < self._count and not self._outcome[row]):
+                for name, value in IN_FLIGHT.items():
+                    self._columns[name][row] = value

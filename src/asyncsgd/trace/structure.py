@@ -1,0 +1,167 @@
+"""Whether the rows of a trace can be the record of a run at all: the rules, and what to say of a breach."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+
+from asyncsgd.core.errors import TraceError
+from asyncsgd.core.events import Outcome
+from asyncsgd.trace.columns import ARRIVED, IN_FLIGHT, Floats, Jobs, Mask
+
+
+def check_structure(jobs: Jobs, iterations: int, *, early: bool) -> None:
+    """Raise ``TraceError`` for the first rule that a row breaks, naming its job, worker and values."""
+    _identities(jobs)
+    _assignments(jobs, iterations, early)
+    _in_flight(jobs)
+    _ends(jobs, iterations)
+    _arrivals(jobs, iterations)
+    _versions(jobs, iterations)
+    _steps(jobs)
+    _times(jobs)
+
+
+def _first(broken: Mask) -> int | None:
+    row = int(np.argmax(broken)) if len(broken) else 0
+    return row if len(broken) and broken[row] else None
+
+
+def _complain(jobs: Jobs, row: int, sentence: str) -> NoReturn:
+    raise TraceError(f"{jobs.name(row)}: {sentence}")
+
+
+def _identities(jobs: Jobs) -> None:
+    if (row := _first(jobs.job != np.arange(len(jobs)))) is not None:
+        _complain(
+            jobs,
+            row,
+            f"stands in row {row}, where job {row} belongs; jobs are numbered 0, 1, 2, ... without gaps",
+        )
+    if (row := _first(jobs.outcome >= len(ARRIVED))) is not None:
+        _complain(
+            jobs,
+            row,
+            f"outcome code {jobs.outcome[row]} is unknown; the last known one is {len(ARRIVED) - 1}",
+        )
+
+
+def _assignments(jobs: Jobs, iterations: int, early: bool) -> None:
+    assigned, entered = jobs.assigned_iteration, jobs.entered
+    if (row := _first((assigned < 0) | (entered > iterations))) is not None:
+        _complain(
+            jobs,
+            row,
+            f"was assigned x^({assigned[row]}) and entered C_{entered[row]}; the run has t = 0..{iterations}",
+        )
+    if (row := _first((entered != assigned) & (entered != assigned + early))) is not None:
+        allowed = f"C_{assigned[row]}" + (f", or C_{assigned[row] + 1} if it was re-sampled early" if early else "")
+        _complain(
+            jobs,
+            row,
+            f"was assigned x^({assigned[row]}) but entered C_{entered[row]}; it must enter {allowed}",
+        )
+    # Job numbers are given out in the order of assignment, and neither counter ever goes back.
+    for name, column in (
+        ("assigned_iteration", assigned),
+        ("entered", entered),
+        ("version", jobs.assigned_version),
+    ):
+        if (row := _first(np.diff(column) < 0)) is not None:
+            later = row + 1
+            _complain(
+                jobs,
+                later,
+                f"was assigned after {jobs.name(row)}, but its {name} {column[later]} is below {column[row]};"
+                " one of the two rows is wrong",
+            )
+
+
+def _in_flight(jobs: Jobs) -> None:
+    for name, value in IN_FLIGHT.items():
+        column = getattr(jobs, name)
+        unset = np.isnan(column) if np.isnan(value) else column == value
+        if (row := _first(jobs.in_flight & ~unset)) is not None:
+            _complain(jobs, row, f"has {name} = {column[row]} although it has not ended; it should be {value}")
+
+
+def _ends(jobs: Jobs, iterations: int) -> None:
+    ended, entered, assigned = jobs.ended_iteration, jobs.entered, jobs.assigned_iteration
+    done = ~jobs.in_flight
+    if (row := _first(done & (ended < assigned))) is not None:
+        _complain(
+            jobs,
+            row,
+            f"ended at {ended[row]}, assigned x^({assigned[row]}): delay {ended[row] - assigned[row]} < 0",
+        )
+    if (row := _first(done & (ended < entered))) is not None:
+        _complain(jobs, row, f"ended at iteration {ended[row]}, before it entered C_{entered[row]}")
+    if (row := _first(done & (ended > iterations))) is not None:
+        _complain(jobs, row, f"ended at iteration {ended[row]}, but the trace has only {iterations} arrivals")
+    if (row := _first(done & (jobs.workers < 0))) is not None:
+        _complain(jobs, row, f"ended with {jobs.workers[row]} workers present; there cannot be fewer than 0")
+
+
+def _arrivals(jobs: Jobs, iterations: int) -> None:
+    rows = np.flatnonzero(jobs.arrived)
+    at = jobs.ended_iteration[rows]
+    times = np.bincount(at, minlength=iterations)
+    if len(times) == iterations and (times == 1).all():
+        return
+    missing = f"(no row arrived at iteration {int(np.argmin(times[:iterations]))})"
+    if (which := _first(at >= iterations)) is not None:
+        sentence = f"arrived at iteration {at[which]}, but {iterations} arrivals end at {iterations - 1} {missing}"
+        _complain(jobs, int(rows[which]), sentence)
+    t = int(np.argmax(times))
+    one, other = (int(row) for row in rows[at == t][:2])
+    _complain(jobs, other, f"arrived at iteration {t}, and so did {jobs.name(one)} {missing}")
+
+
+def _versions(jobs: Jobs, iterations: int) -> None:
+    row_of = np.empty(iterations, dtype=np.int64)
+    row_of[jobs.ended_iteration[jobs.arrived]] = np.flatnonzero(jobs.arrived)
+    version = jobs.ended_version[row_of]  # of x^(t), as arrival t saw it
+    if (t := _first(np.diff(version) < 0)) is not None:
+        earlier = f"{jobs.name(int(row_of[t]))} saw {version[t]} before"
+        _complain(jobs, int(row_of[t + 1]), f"saw version {version[t + 1]}, but {earlier}; versions only grow")
+
+    start, end = jobs.assigned_version, jobs.ended_version
+    if (row := _first(~jobs.in_flight & (end < start))) is not None:
+        _complain(jobs, row, f"saw version {start[row]}, then {end[row]}: staleness {end[row] - start[row]} < 0")
+
+    # x^(s) is one point and has one version. So this also catches a delay that is off by one.
+    newest = start[jobs.assigned_iteration == iterations]
+    last = newest.max(initial=version.max(initial=0))
+    expected = np.append(version, last)[jobs.assigned_iteration]
+    if (row := _first(start != expected)) is not None:
+        s = int(jobs.assigned_iteration[row])
+        other = f"{jobs.name(int(row_of[s]))}, arriving then," if s < iterations else "another row"
+        _complain(jobs, row, f"was assigned x^({s}) in version {start[row]}; {other} says {expected[row]}")
+
+    # A job may be cancelled while arrival t is handled, before or after the model changes.
+    others = np.flatnonzero(~(jobs.in_flight | jobs.arrived))
+    when, found = jobs.ended_iteration[others], end[others]
+    least, most = np.append(0, version)[when], np.append(version, last)[when]
+    if (which := _first((found < least) | (found > most))) is not None:
+        allowed = f"{least[which]}..{most[which]}"
+        _complain(jobs, int(others[which]), f"ended in version {found[which]}; the arrivals around it say {allowed}")
+
+
+def _steps(jobs: Jobs) -> None:
+    applied = jobs.outcome == Outcome.APPLIED
+    if (row := _first(applied & ~(np.isfinite(jobs.step) & (jobs.step >= 0)))) is not None:
+        _complain(jobs, row, f"was applied with step {jobs.step[row]}; a step is a finite number, 0 or larger")
+    if (row := _first(~applied & ~jobs.in_flight & (jobs.step != 0))) is not None:
+        _complain(jobs, row, f"was not applied, yet its step is {jobs.step[row]}; it should be 0")
+
+
+def _times(jobs: Jobs) -> None:
+    start, end = jobs.assigned_time, jobs.ended_time
+    if np.isnan(start).all() and np.isnan(end).all():
+        return  # whoever recorded had no clock
+    done: Floats = np.where(jobs.in_flight, start, end)
+    if (row := _first(~(np.isfinite(start) & np.isfinite(done)))) is not None:
+        _complain(jobs, row, f"went from time {start[row]} to {end[row]}; times are finite, or NaN in every row")
+    if (row := _first(done < start)) is not None:
+        _complain(jobs, row, f"ended at time {end[row]}, before it was assigned at {start[row]}; use one clock")
