@@ -93,7 +93,10 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdaDelayCoordinates(Optimizer):
-    """x_j ← x_j - η d_j / (L + c_j √(t + τ)), c_j = √(mean over i ≤ t of i/(i+τ_i) d_j²), t from 1 (Sra et al. 2016)."""
+    """x_j ← x_j - η d_j / (L + c_j √(t + τ)), t counted from 1 (Sra et al. 2016).
+
+    c_j = √(mean over i ≤ t of i/(i+τ_i) d_j²), where d is the gradient that arrived at i.
+    """
 
     smoothness: float = 1.0
 

@@ -18,6 +18,11 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
+def output(state: int, k: int) -> int:
+    """Output number k of the stream that starts at ``state``, without drawing those before it."""
+    return mix((state + GAMMA * (k + 1)) & MASK)
+
+
 def derive(seed: int, *keys: int) -> int:
     """A 64-bit seed of its own for (seed, keys): job k of a run draws from ``derive(run_seed, k)``.
 
@@ -26,7 +31,7 @@ def derive(seed: int, *keys: int) -> int:
     """
     state = mix((seed + GAMMA) & MASK)
     for key in keys:
-        state = mix((state + GAMMA * (key + 1)) & MASK)  # output number `key` of the stream that starts here
+        state = output(state, key)
     return state
 
 

@@ -28,7 +28,7 @@ from asyncsgd.core.events import (
     Vector,
 )
 from asyncsgd.core.method import Method
-from asyncsgd.core.random import derive
+from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Update
 from asyncsgd.core.vectors import is_finite
 
@@ -63,6 +63,7 @@ class Server:
         """τ_C: the largest |C_t| so far."""
         self.ended: tuple[Ended, ...] = ()
         """The jobs that the last event ended."""
+        self._job_seeds = derive(self.seed, JOB)
         self._update = Update(method, np.array(x), derive(self.seed), allocate)
         self._dispatch = method.dispatch.init(self.seed)
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
@@ -224,7 +225,7 @@ class Server:
                 iteration=point_iteration,
                 version=self.version,
                 entered=self.iteration,
-                seed=derive(self.seed, JOB, number),
+                seed=output(self._job_seeds, number),
             )
             slot = self._update.points.lend()
             self._active[number] = (job, slot)
@@ -272,8 +273,10 @@ class Server:
             )
 
     def _check_vector(self, job: Job, g: Vector) -> None:
-        who = f"worker {job.worker}, job {job.id}: the update"
         x = self.x
+        if isinstance(g, np.ndarray) and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
+            return
+        who = f"worker {job.worker}, job {job.id}: the update"
         if not isinstance(g, np.ndarray) or g.ndim != 1:
             kind = f"an array of shape {g.shape}" if isinstance(g, np.ndarray) else f"a {type(g).__name__}"
             raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
@@ -281,11 +284,10 @@ class Server:
             raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")
         if g.dtype != x.dtype:
             raise errors.WrongDtype(f"{who} is {g.dtype}; the model is {x.dtype}: convert it before sending")
-        if not is_finite(g):
-            place = int(np.flatnonzero(~np.isfinite(g))[0])
-            raise errors.NotFinite(
-                f"{who} holds {g[place]} at position {place}; reject the job, and try a smaller step if it recurs"
-            )
+        place = int(np.flatnonzero(~np.isfinite(g))[0])
+        raise errors.NotFinite(
+            f"{who} holds {g[place]} at position {place}; reject the job, and try a smaller step if it recurs"
+        )
 
     # ------------------------------------------------------------------------------------------ saving
 
@@ -322,7 +324,7 @@ class Server:
         server.max_concurrency = state["max_concurrency"]
         server._outcomes = bytearray(state["outcomes"].tobytes())
         for number, worker, iteration, version, entered, slot in state["active"]:
-            job = Job(number, worker, iteration, version, entered, derive(server.seed, JOB, number))
+            job = Job(number, worker, iteration, version, entered, output(server._job_seeds, number))
             server._active[number] = (job, slot)
         server._queues = {worker: deque(jobs) for worker, *jobs in state["queues"]}
         server._dispatch = {

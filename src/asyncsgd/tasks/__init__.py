@@ -1,4 +1,4 @@
-"""What a job computes. A task has ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
+"""What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
 from asyncsgd.tasks.base import Task
 from asyncsgd.tasks.quadratic import Quadratic, quadratic

@@ -85,7 +85,7 @@ def _explain(jobs: Jobs, iterations: int, counted: Ints, found: Ints) -> str:
     where = f"t = {first}" if stop == first + 1 else f"t = {first}..{stop - 1}"
     return (
         f"iteration {first}: by the delays C_{first} holds {counted[first]} jobs,"
-        f" the server counted {found[first]} (the difference is the same for {where}). One of these is wrong: "
+        f" the server counted {found[first]} (the difference is the same for {where}). Suspect: "
         + "; ".join(suspects[:SUSPECTS])
         + more
     )

@@ -1,8 +1,8 @@
 """The running log: a trace that is appended while the run goes on, and readable after a kill at any instant.
 
 It is an Arrow IPC stream: a header, then one record batch per flush. A batch holds the jobs assigned since
-the last flush and those that ended since; a later row of a job supersedes an earlier one. So the batches up to
-any of them are the whole trace as it stood at that flush.
+the last flush and those that ended since; a later row of a job supersedes an earlier one. So the batches up
+to any of them are the whole trace as it stood at that flush.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Recorder:
         self._workers = views["workers"]
 
     def _undo(self, ended: Sequence[Ended], whole: int) -> None:
-        """Put jobs back in flight after a failed ``record``: the first ``whole`` had ended, the next perhaps half."""
+        """Put jobs back in flight: the first ``whole`` of these had ended, the next one perhaps half."""
         for which, end in enumerate(ended):
             row = end.job.id
             # The one that failed may have ended long ago (that is then the failure): leave its row alone.

@@ -193,8 +193,8 @@ class Trace:
 
         Σ_{t<T} (τ_t + 1) + Σ_{in flight} (T - s_i + 1) + Σ_{others} #{t : job in C_t} = Σ_{t=0..T} |C_t|, and
         a job given out by early re-sampling counts one less. The left side comes from the rows, the right one
-        from what the server counted. Pass ``early=False`` if the method never re-samples early: then a delay
-        that is one too large cannot pass for that. Raises ``TraceError`` or ``IdentityViolation`` naming the job.
+        from what the server counted. A breach raises ``TraceError`` or ``IdentityViolation``, naming the job.
+        Pass ``early=False`` if the method never re-samples early: a delay one too large cannot pass for that then.
 
         >>> Trace.from_history(workers=[0, 1, 1], assigned=[0, 0, 1], arrived=[1, 0, -1]).check()
         Identity(delays=3, in_flight=2, others=0, concurrency=5)

@@ -1,0 +1,1 @@
+"""Naive twins: every method once more, straight from its formula, with lists and loops."""
