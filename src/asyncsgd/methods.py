@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from asyncsgd.core.check import count, nonnegative
+from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.gather import Buffer, Each, Memory
@@ -174,6 +174,7 @@ def clipped(method: Method, clip: float | None, noise: float = 0.0) -> Method:
     nonnegative("noise", noise)
     if clip is None:
         raise BadParameter("clip", clip, "is missing", "pass the norm G that updates are clipped to")
+    positive("clip", clip)
     gather = method.gather
     if noise:
         if isinstance(gather, Each):

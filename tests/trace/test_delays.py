@@ -150,8 +150,6 @@ def test_remark_5_is_off_by_one():
 def test_from_history_is_what_a_recorder_writes():
     recorded = busy_run(3, 30).trace()
     jobs = recorded.jobs
-    short = Trace.from_history(
-        jobs.worker.tolist(), jobs.assigned_iteration.tolist(), jobs.ended_iteration.tolist()
-    )
+    short = Trace.from_history(jobs.worker.tolist(), jobs.assigned_iteration.tolist(), jobs.ended_iteration.tolist())
     assert short.delays.per_worker == recorded.delays.per_worker
     assert short.check() == recorded.check()

@@ -94,9 +94,6 @@ def test_a_delay_off_by_one_is_caught_by_the_versions_even_where_early_jobs_are_
 def test_a_wrong_entry_is_caught(history, data, by):
     trace = history.trace()
     row = data.draw(rows(trace, lambda jobs: jobs.job >= 0))
-    # A lost job that was in no C_t may have entered one t earlier or later without changing any set: not this way,
-    # but a job that ended where it would have entered stays in no set.
-    assume(not (by == -1 and failed(trace.jobs)[row] and trace.jobs.entered[row] == 0))
     assert_names(shifted(trace, "entered", row, by), row)
 
 
@@ -128,9 +125,7 @@ def test_a_miscounted_concurrency_is_caught(history, data, by):
     broken = shifted(trace, "concurrency", row, by)
     t = trace.jobs.ended_iteration[row]
     size = trace.active[t]
-    with pytest.raises(
-        IdentityViolation, match=f"C_{t} holds {size} jobs, the server counted {size + by}"
-    ) as caught:
+    with pytest.raises(IdentityViolation, match=f"C_{t} holds {size} jobs, the server counted {size + by}") as caught:
         broken.check()
     assert f"job {row} of worker {trace.jobs.worker[row]}" in str(caught.value)
 
@@ -158,10 +153,13 @@ def test_an_update_applied_twice_is_caught(history, data):
 @given(histories(), st.data())
 def test_a_missing_job_is_caught(history, data):
     trace = history.trace()
-    # A job that was lost before it was in any C_t adds nothing; the numbers alone show that it is gone.
-    row = data.draw(
-        rows(trace, lambda jobs: jobs.in_flight | jobs.arrived | (jobs.ended_iteration > jobs.entered))
-    )
+
+    # A job that was lost before it was in any C_t adds nothing; without the last arrival the run is just shorter.
+    def shows(jobs):
+        last = jobs.arrived & (jobs.ended_iteration == trace.iterations - 1)
+        return ~last & ~(failed(jobs) & (jobs.ended_iteration == jobs.entered))
+
+    row = data.draw(rows(trace, shows))
     with pytest.raises(TraceError):
         without(trace, row, renumber=True).check()
     if row < len(trace) - 1:
@@ -179,9 +177,7 @@ def test_a_wrong_version_at_assignment_is_caught(history, data, by):
 @given(histories(), st.data(), sign)
 def test_a_wrong_version_at_arrival_is_caught_where_somebody_was_given_that_point(history, data, by):
     trace = history.trace()
-    row = data.draw(
-        rows(trace, lambda jobs: jobs.arrived & np.isin(jobs.ended_iteration, jobs.assigned_iteration))
-    )
+    row = data.draw(rows(trace, lambda jobs: jobs.arrived & np.isin(jobs.ended_iteration, jobs.assigned_iteration)))
     assert_names(shifted(trace, "ended_version", row, by), row)
 
 
@@ -219,12 +215,13 @@ def test_cells_that_do_not_fit_the_outcome_are_caught(history, data, kind):
     ("cells", "message"),
     [
         ({"outcome": {4: Outcome.DROPPED}}, r"job 4 of worker \d \(dropped\): was not applied, yet its step is 0.5"),
-        ({"outcome": {4: Outcome.LOST}}, r"job \d+ of worker \d .*no row arrived at iteration"),
+        ({"outcome": {4: Outcome.LOST}}, r"job 4 of worker \d \(lost\): was not applied, yet its step is 0.5"),
+        ({"outcome": {4: Outcome.LOST}, "step": {4: 0}}, r"20 arrivals|no row arrived at iteration 2\)"),
         ({"outcome": {4: 9}}, r"job 4 of worker \d \(outcome 9\): outcome code 9 is unknown"),
         ({"step": {4: -1.0}}, r"job 4 of worker \d \(applied\): was applied with step -1.0"),
         ({"ended_time": {4: 0.0}}, r"job 4 .*ended at time 0.0, before it was assigned at"),
         ({"assigned_iteration": {4: -3}}, r"job 4 .*was assigned x\^\(-3\)"),
-        ({"entered": {4: 3}}, r"job 4 .*assigned x\^\(\d\) but entered C_3; it must enter C_\d, or C_\d if"),
+        ({"entered": {4: 0}}, r"job 4 .*assigned x\^\(\d\) but entered C_0; it must enter C_\d, or C_\d if"),
         ({"job": {4: 5}}, r"job 5 .*stands in row 4, where job 4 belongs"),
     ],
 )
@@ -234,13 +231,15 @@ def test_messages_say_which_job_and_why(cells, message):
 
 
 def test_a_violation_over_a_stretch_names_the_row_at_its_border():
-    history = busy_run(4, 30)
-    history.fail(history.active[0])
-    for _ in range(5):
-        history.arrive(history.active[0], then=[9])
+    history = History()
+    history.assign(range(4))
+    for t in range(9):  # a buffer that never fills: no version tells one point from another
+        if t == 4:
+            history.fail(history.active[0])
+        history.arrive(history.active[-1], moves=False, then=[9])
     [row] = np.flatnonzero(history.trace().jobs.outcome == Outcome.LOST)
     broken = shifted(history.trace(), "ended_iteration", row, 3)
-    with pytest.raises(IdentityViolation, match=rf"same for t = 30..32.*job {row} of worker \d \(lost\) left"):
+    with pytest.raises(IdentityViolation, match=rf"same for t = 4..6.*job {row} of worker \d \(lost\) left"):
         broken.check()
 
 
@@ -251,7 +250,9 @@ def test_every_cell_wrong_still_gives_a_named_error():
             for row in (0, 7, len(trace) - 1):
                 broken = changed(trace, **{column: {row: value}})
                 broken.delays  # never crashes, whatever it may say
-                if column not in ("worker", "assigned_time", "ended_time", "step", "workers"):
+                if column in ("worker", "assigned_time", "ended_time", "step", "workers"):
+                    continue  # could be so
+                if column != "assigned_version" or row < len(trace) - 1:  # of x^(T) only that row knows
                     with pytest.raises(TraceError):
                         broken.check()
 

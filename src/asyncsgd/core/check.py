@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from asyncsgd.core.errors import BadParameter
 
 
 def _is_number(value: Any) -> bool:
     try:
-        return not isinstance(value, bool) and math.isfinite(value)
-    except TypeError:
+        return not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    except (TypeError, OverflowError):
         return False
 
 
@@ -28,9 +30,9 @@ def nonnegative(name: str, value: Any) -> None:
 
 
 def count(name: str, value: Any) -> None:
-    """``value`` is a whole number, 1 or above."""
-    if not _is_number(value) or value != int(value) or value < 1:
-        raise BadParameter(name, value, "must be a whole number of at least 1", f"pass {name} >= 1")
+    """``value`` is an integer, 1 or above; 2.0 is refused, as it cannot count jobs."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise BadParameter(name, value, "must be an integer of at least 1", f"pass {name} >= 1")
 
 
 def fraction(name: str, value: Any) -> None:

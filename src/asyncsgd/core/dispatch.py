@@ -213,8 +213,8 @@ class FirstOf(Dispatch):
     """Rounds: ask ``ask`` workers drawn without replacement, keep the first ``goal``, cancel the rest.
 
     Over-selection as in Bonawitz et al. (2019), ``ask = ceil(1.3 * goal)`` by default; ``ask = goal`` gives the
-    ordinary rounds of federated averaging. A lost job is replaced by a worker not asked yet in this round; where
-    there is none, the round makes do with fewer, so that it never hangs.
+    ordinary rounds of federated averaging. A lost job is replaced by a worker not asked yet in this round; once
+    all were asked and nothing is in flight, the round may ask anybody again, so that it never hangs or ends short.
     """
 
     goal: int
@@ -256,7 +256,9 @@ class FirstOf(Dispatch):
         full: bool = state["kept"] >= self.goal
         exhausted = in_flight == 0 and state["asked"] == len(state["workers"])
         if full or exhausted:
-            state["asked"] = state["kept"] = 0
+            state["asked"] = 0
+        if full:  # only then: a round that ended short would leave its updates in the buffer of the next
+            state["kept"] = 0
         return full
 
     def pick(self, state: State, in_flight: int) -> Sequence[int]:

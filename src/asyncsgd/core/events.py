@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadEvent
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 
@@ -62,8 +65,11 @@ class Joined:
     workers: tuple[int, ...]
 
     def __init__(self, workers: int | Iterable[int]) -> None:
-        ids = (workers,) if isinstance(workers, int | np.integer) else tuple(workers)
-        object.__setattr__(self, "workers", tuple(int(worker) for worker in ids))
+        try:
+            ids = tuple(map(index, workers)) if isinstance(workers, Iterable) else (index(workers),)
+        except TypeError:
+            raise BadEvent(f"workers {workers!r} joined; pass a whole number, or several") from None
+        object.__setattr__(self, "workers", ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,10 @@ class Points:
 
     @property
     def slots(self) -> int:
-        """How many buffers exist: at most one more than the versions in flight have ever been."""
+        """How many buffers exist: at most one more than the versions in flight have ever been (two under early).
+
+        Early re-sampling lends x^(t) before the arrival gives its point back, so one more is held for a moment.
+        """
         return len(self._buffers)
 
     def __getitem__(self, slot: int) -> Vector:

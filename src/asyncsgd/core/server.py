@@ -108,8 +108,11 @@ class Server:
 
     def outcome(self, job: int) -> Outcome:
         """What became of a job."""
-        if not 0 <= job < len(self._outcomes):
-            raise errors.UnknownJob(f"job {job} was never handed out; jobs so far: {len(self._outcomes)}")
+        if not isinstance(job, int | np.integer) or not 0 <= job < len(self._outcomes):
+            raise errors.UnknownJob(
+                f"job {job!r} was never handed out, only {len(self._outcomes)} jobs from 0 on; "
+                "answer with the id of an assigned job"
+            )
         return Outcome(self._outcomes[job])
 
     # ------------------------------------------------------------------------------------------ the algorithm
@@ -171,7 +174,7 @@ class Server:
         if event.outcome not in (Outcome.LOST, Outcome.REJECTED):
             raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
         job, _ = self._find(event.job)
-        ended = [self._end(job, event.outcome)]
+        ended = [self._end(job, Outcome(event.outcome))]
         self.method.dispatch.ended(self._dispatch, job.worker, False)
         return self._finish(ended)
 
@@ -189,8 +192,11 @@ class Server:
         return self._finish([])
 
     def _left(self, event: Left) -> list[Command]:
-        if event.worker not in self._queues:
-            raise errors.BadEvent(f"worker {event.worker} left but is not here; present are {_some(self.workers)}")
+        if not isinstance(event.worker, int | np.integer) or event.worker not in self._queues:
+            raise errors.BadEvent(
+                f"worker {event.worker!r} left but is not here; report only workers that joined, "
+                f"present are {_some(self.workers)}"
+            )
         ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
         del self._queues[event.worker]
         self.method.dispatch.left(self._dispatch, event.worker)
@@ -250,7 +256,10 @@ class Server:
         return Ended(job, outcome, self.iteration, self.version, 0.0, concurrency, len(self._queues))
 
     def _find(self, job: int, worker: int | None = None) -> tuple[Job, int]:
-        found = self._active.get(job)
+        try:
+            found = self._active.get(job)
+        except TypeError:  # a list, a dict, ...: nothing that could be the id of a job
+            found = None
         if found is None:
             outcome = self.outcome(job)  # raises UnknownJob
             if outcome is Outcome.CANCELLED:
@@ -319,7 +328,9 @@ class Server:
                 "restore with the method it was saved with (hyper-parameters may differ)",
             )
         points = state["update"]["points"]
-        server = cls(points["live"][points["current"]], method, state["seed"], allocate)
+        # Zeros, as `load` fills in the points: a model that has diverged is no start, but it can be restored.
+        server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate)
+        server._update.check_memory(state["update"])
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]
         server._outcomes = bytearray(state["outcomes"].tobytes())

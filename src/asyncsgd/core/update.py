@@ -10,8 +10,10 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
+
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.errors import BadStep
+from asyncsgd.core.errors import BadParameter, BadStep
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.points import Points
@@ -44,10 +46,14 @@ class Update:
 
     def weigh(self, arrival: Arrival) -> float:
         """The step rule's weight for this arrival; changes nothing."""
-        weight = float(self.method.step.weight(arrival))
+        given = self.method.step.weight(arrival)
+        try:
+            weight = float(given)
+        except (TypeError, ValueError, OverflowError):
+            weight = math.nan
         if not (math.isfinite(weight) and weight >= 0):
             raise BadStep(
-                f"the step rule {type(self.method.step).__name__} gave weight {weight!r} to job {arrival.job} "
+                f"the step rule {type(self.method.step).__name__} gave weight {given!r} to job {arrival.job} "
                 f"(delay {arrival.delay}, staleness {arrival.staleness}); return a finite number >= 0"
             )
         return weight
@@ -57,12 +63,15 @@ class Update:
         if weight == 0:
             return Outcome.DROPPED, 0.0
         method, memory = self.method, self._memory
-        for transform, state in zip(method.transforms, memory["transforms"], strict=True):
-            g = transform.apply(state, g, arrival)
         stepsize = float(method.step.stepsize)
-        move = method.gather.add(memory["gather"], g, stepsize, weight, arrival)
-        if move is not None:
-            self._move(*move, arrival)
+        # Half-way through there is no way back, so an overflow must not raise (np.seterr, warnings as errors): the
+        # model becomes infinite, and the updates computed there are refused as not finite.
+        with np.errstate(all="ignore"):
+            for transform, state in zip(method.transforms, memory["transforms"], strict=True):
+                g = transform.apply(state, g, arrival)
+            move = method.gather.add(memory["gather"], g, stepsize, weight, arrival)
+            if move is not None:
+                self._move(*move, arrival)
         return Outcome.APPLIED, method.gather.share(memory["gather"], stepsize, weight)
 
     def _move(self, direction: Vector, step: float, arrival: Arrival) -> None:
@@ -82,8 +91,24 @@ class Update:
             "memory": deepcopy(self._memory),
         }
 
+    def check_memory(self, state: dict[str, Any]) -> None:
+        """Refuse a saved state whose parts remember other things, as with Adam restored as AMSGrad."""
+        mine, saved = _remembered(self._memory), _remembered(state["memory"])
+        if mine != saved:
+            raise BadParameter(
+                "method",
+                self.method.name,
+                f"remembers {mine}, the saved state {saved}",
+                "restore with the options it was saved with",
+            )
+
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self.version = state["version"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
+
+
+def _remembered(memory: dict[str, Any]) -> list[list[str]]:
+    """The names of what each part remembers."""
+    return [sorted(part) for part in (*memory["transforms"], memory["gather"], memory["optimizer"])]

@@ -47,11 +47,22 @@ def norm(g: Vector) -> float:
     """The Euclidean norm, summed in float64 in an order that no library or machine changes.
 
     Element i belongs to lane i mod 1024; a lane adds its squares one after the other; then the lanes are folded
-    in halves. It costs about as much as ``np.dot`` on large vectors and gives the same bits everywhere.
+    in halves. It costs about as much as ``np.dot`` on large vectors and gives the same bits everywhere. Where
+    the squares overflow, g is divided by its largest element first.
 
     >>> norm(np.array([3.0, 4.0]))
     5.0
     """
+    with np.errstate(over="ignore"):
+        length = math.sqrt(_sum_of_squares(g))
+    if math.isinf(length):
+        largest = float(np.abs(g).max())
+        if math.isfinite(largest):
+            return largest * math.sqrt(_sum_of_squares(g / largest))
+    return length
+
+
+def _sum_of_squares(g: Vector) -> float:
     lanes = np.zeros(min(LANES, 1 << max(g.shape[0] - 1, 0).bit_length()))  # lanes beyond g would stay 0
     whole = g.shape[0] - g.shape[0] % LANES
     block = 16 * LANES
@@ -66,4 +77,4 @@ def norm(g: Vector) -> float:
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = lanes[:half] + lanes[half:]
-    return math.sqrt(float(lanes[0]))
+    return float(lanes[0])

@@ -13,14 +13,15 @@ from asyncsgd.trace.columns import ARRIVED, IN_FLIGHT, Floats, Jobs, Mask
 
 def check_structure(jobs: Jobs, iterations: int, *, early: bool) -> None:
     """Raise ``TraceError`` for the first rule that a row breaks, naming its job, worker and values."""
+    # What one row can say of itself comes first: the rest blames other rows for it.
     _identities(jobs)
-    _assignments(jobs, iterations, early)
     _in_flight(jobs)
-    _ends(jobs, iterations)
-    _arrivals(jobs, iterations)
-    _versions(jobs, iterations)
     _steps(jobs)
     _times(jobs)
+    _spans(jobs, early)
+    _arrivals(jobs, iterations)
+    _order(jobs, iterations)
+    _versions(jobs, iterations)
 
 
 def _first(broken: Mask) -> int | None:
@@ -47,37 +48,6 @@ def _identities(jobs: Jobs) -> None:
         )
 
 
-def _assignments(jobs: Jobs, iterations: int, early: bool) -> None:
-    assigned, entered = jobs.assigned_iteration, jobs.entered
-    if (row := _first((assigned < 0) | (entered > iterations))) is not None:
-        _complain(
-            jobs,
-            row,
-            f"was assigned x^({assigned[row]}) and entered C_{entered[row]}; the run has t = 0..{iterations}",
-        )
-    if (row := _first((entered != assigned) & (entered != assigned + early))) is not None:
-        allowed = f"C_{assigned[row]}" + (f", or C_{assigned[row] + 1} if it was re-sampled early" if early else "")
-        _complain(
-            jobs,
-            row,
-            f"was assigned x^({assigned[row]}) but entered C_{entered[row]}; it must enter {allowed}",
-        )
-    # Job numbers are given out in the order of assignment, and neither counter ever goes back.
-    for name, column in (
-        ("assigned_iteration", assigned),
-        ("entered", entered),
-        ("version", jobs.assigned_version),
-    ):
-        if (row := _first(np.diff(column) < 0)) is not None:
-            later = row + 1
-            _complain(
-                jobs,
-                later,
-                f"was assigned after {jobs.name(row)}, but its {name} {column[later]} is below {column[row]};"
-                " one of the two rows is wrong",
-            )
-
-
 def _in_flight(jobs: Jobs) -> None:
     for name, value in IN_FLIGHT.items():
         column = getattr(jobs, name)
@@ -86,19 +56,20 @@ def _in_flight(jobs: Jobs) -> None:
             _complain(jobs, row, f"has {name} = {column[row]} although it has not ended; it should be {value}")
 
 
-def _ends(jobs: Jobs, iterations: int) -> None:
-    ended, entered, assigned = jobs.ended_iteration, jobs.entered, jobs.assigned_iteration
+def _spans(jobs: Jobs, early: bool) -> None:
+    assigned, entered, ended = jobs.assigned_iteration, jobs.entered, jobs.ended_iteration
     done = ~jobs.in_flight
+    if (row := _first(assigned < 0)) is not None:
+        _complain(jobs, row, f"was assigned x^({assigned[row]}); iterations count from 0")
+    if (row := _first((entered != assigned) & (entered != assigned + early))) is not None:
+        s = int(assigned[row])
+        allowed = f"C_{s}" + (f", or C_{s + 1} if it was re-sampled early" if early else "")
+        _complain(jobs, row, f"was assigned x^({s}) but entered C_{entered[row]}; it must enter {allowed}")
     if (row := _first(done & (ended < assigned))) is not None:
-        _complain(
-            jobs,
-            row,
-            f"ended at {ended[row]}, assigned x^({assigned[row]}): delay {ended[row] - assigned[row]} < 0",
-        )
+        sentence = f"ended at {ended[row]}, assigned x^({assigned[row]}): delay {ended[row] - assigned[row]} < 0"
+        _complain(jobs, row, sentence)
     if (row := _first(done & (ended < entered))) is not None:
         _complain(jobs, row, f"ended at iteration {ended[row]}, before it entered C_{entered[row]}")
-    if (row := _first(done & (ended > iterations))) is not None:
-        _complain(jobs, row, f"ended at iteration {ended[row]}, but the trace has only {iterations} arrivals")
     if (row := _first(done & (jobs.workers < 0))) is not None:
         _complain(jobs, row, f"ended with {jobs.workers[row]} workers present; there cannot be fewer than 0")
 
@@ -106,16 +77,28 @@ def _ends(jobs: Jobs, iterations: int) -> None:
 def _arrivals(jobs: Jobs, iterations: int) -> None:
     rows = np.flatnonzero(jobs.arrived)
     at = jobs.ended_iteration[rows]
-    times = np.bincount(at, minlength=iterations)
-    if len(times) == iterations and (times == 1).all():
+    times = np.bincount(np.minimum(at, iterations), minlength=iterations + 1)[:iterations]
+    if (times == 1).all():
         return
-    missing = f"(no row arrived at iteration {int(np.argmin(times[:iterations]))})"
+    missing = f"(no row arrived at iteration {int(np.argmin(times))})"
     if (which := _first(at >= iterations)) is not None:
         sentence = f"arrived at iteration {at[which]}, but {iterations} arrivals end at {iterations - 1} {missing}"
         _complain(jobs, int(rows[which]), sentence)
     t = int(np.argmax(times))
     one, other = (int(row) for row in rows[at == t][:2])
     _complain(jobs, other, f"arrived at iteration {t}, and so did {jobs.name(one)} {missing}")
+
+
+def _order(jobs: Jobs, iterations: int) -> None:
+    for what, column in (("entered C_t at", jobs.entered), ("ended at", jobs.ended_iteration)):
+        if (row := _first(column > iterations)) is not None:
+            _complain(jobs, row, f"{what} iteration {column[row]}, but the run has only {iterations} arrivals")
+    # Job numbers are given out in the order of assignment, and none of these ever goes back.
+    for name in ("assigned_iteration", "entered", "assigned_version"):
+        column = getattr(jobs, name)
+        if (row := _first(np.diff(column) < 0)) is not None:
+            earlier, later = f"{jobs.name(row)} before it has {column[row]}", row + 1
+            _complain(jobs, later, f"has {name} {column[later]}, but {earlier}; one of the two rows is wrong")
 
 
 def _versions(jobs: Jobs, iterations: int) -> None:
@@ -139,10 +122,11 @@ def _versions(jobs: Jobs, iterations: int) -> None:
         other = f"{jobs.name(int(row_of[s]))}, arriving then," if s < iterations else "another row"
         _complain(jobs, row, f"was assigned x^({s}) in version {start[row]}; {other} says {expected[row]}")
 
-    # A job may be cancelled while arrival t is handled, before or after the model changes.
+    # A job may be cancelled while arrival t is handled, before or after the model changes. Of the version after
+    # the last arrival nothing is known.
     others = np.flatnonzero(~(jobs.in_flight | jobs.arrived))
     when, found = jobs.ended_iteration[others], end[others]
-    least, most = np.append(0, version)[when], np.append(version, last)[when]
+    least, most = np.append(0, version)[when], np.append(version, np.iinfo(np.int64).max)[when]
     if (which := _first((found < least) | (found > most))) is not None:
         allowed = f"{least[which]}..{most[which]}"
         _complain(jobs, int(others[which]), f"ended in version {found[which]}; the arrivals around it say {allowed}")

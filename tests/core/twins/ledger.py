@@ -97,6 +97,7 @@ class Twin:
             n=len(self.present),
             present=list(self.present),
             version=self.version,
+            assigned_version=record.version,
             point=list(record.point),
         )
         self.flight.remove(job)

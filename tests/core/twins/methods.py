@@ -71,17 +71,13 @@ class Buffered(Twin):
         self.buffer = []
 
     def keep(self, weight, g):
-        scale = self.number(weight)
-        self.buffer.append([scale * value for value in g])
+        factor = self.number(weight)
+        self.buffer.append([factor * value for value in g])
         if len(self.buffer) == self.K:
-            total = list(self.buffer[0])
-            for other in self.buffer[1:]:
-                for i in range(len(total)):
-                    total[i] = total[i] + other[i]
+            total, self.buffer = add_up(self.buffer), []
             if self.sigma:
                 for i, z in enumerate(self.draw_noise(len(total))):
                     total[i] = total[i] + self.number(self.sigma * z)
-            self.buffer = []
             self.descend(self.eta / self.K, total)
         return self.eta * weight / self.K
 
@@ -104,6 +100,15 @@ class FedBuff(Buffered):
         return self.keep(1.0 / math.sqrt(1 + a.staleness), g)
 
 
+def add_up(vectors):
+    """Their sum, one after the other (the built-in sum compensates from Python 3.12 on)."""
+    total = list(vectors[0])
+    for vector in vectors[1:]:
+        for i, value in enumerate(vector):
+            total[i] = total[i] + value
+    return total
+
+
 class OverSelection(Twin):
     """x ← x - η · mean of the first ``goal`` updates of the round; all of a round are computed at the same x."""
 
@@ -114,8 +119,7 @@ class OverSelection(Twin):
         assert a.staleness == 0, "an update of an earlier round came in"
         self.round.append(g)
         if len(self.round) == self.goal:
-            total = [sum(column[1:], start=column[0]) for column in zip(*self.round, strict=True)]
-            self.round = []
+            total, self.round = add_up(self.round), []
             self.descend(self.eta / self.goal, total)
         return self.eta / self.goal
 
@@ -308,12 +312,11 @@ class Rennala(Twin):
         self.batch = []
 
     def receive(self, g, a):
-        if a.version != a.version - a.staleness:  # computed at an older x
+        if a.assigned_version != self.version:  # computed at an older x
             return None
         self.batch.append(g)
         if len(self.batch) == self.B:
-            total = [sum(column[1:], start=column[0]) for column in zip(*self.batch, strict=True)]
-            self.batch = []
+            total, self.batch = add_up(self.batch), []
             self.descend(self.eta / self.B, total)
         return self.eta / self.B
 
