@@ -1,8 +1,12 @@
-"""The random numbers of `asyncsgd.core.random`, compiled, and what is drawn from them."""
+"""The random numbers of `asyncsgd.core.random`, compiled, and what is drawn from them.
+
+A state is a uint64. Python hands small integers to compiled code as int64, hence the conversions.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit, uint64
@@ -19,7 +23,7 @@ TWO32 = np.uint64(1 << 32)
 
 
 @njit(cache=True)
-def mix(z):
+def mix(z: Any) -> Any:
     """Scramble 64 bits."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
@@ -27,22 +31,22 @@ def mix(z):
 
 
 @njit(cache=True)
-def output(state, k):
+def output(state: Any, k: Any) -> Any:
     """Output number k of the stream that starts at ``state``."""
-    return mix(state + GAMMA * (uint64(k) + ONE))
+    return mix(uint64(state) + GAMMA * (uint64(k) + ONE))
 
 
 @njit(cache=True)
-def derive(seed, key):
+def derive(seed: Any, key: Any) -> Any:
     """The same as ``core.random.derive(seed, key)``."""
     return output(mix(uint64(seed) + GAMMA), key)
 
 
 @njit(cache=True)
-def below(state, n):
+def below(state: Any, n: Any) -> Any:
     """(new state, an integer uniform on 0..n-1): the same as ``core.random.below``."""
     n64 = uint64(n)
-    state = state + GAMMA
+    state = uint64(state) + GAMMA
     product = (mix(state) >> S32) * n64
     if (product & LOW) < n64:
         threshold = (TWO32 - n64) % n64
@@ -53,14 +57,14 @@ def below(state, n):
 
 
 @njit(cache=True)
-def uniform(state):
+def uniform(state: Any) -> Any:
     """(new state, a number uniform on [0, 1) with 53 bits)."""
-    state = state + GAMMA
+    state = uint64(state) + GAMMA
     return state, np.float64(mix(state) >> S11) * 2.0**-53
 
 
 @njit(cache=True)
-def normal_pair(state):
+def normal_pair(state: Any) -> Any:
     """(new state, two independent standard normal numbers), by Box and Muller."""
     state, u = uniform(state)
     state, v = uniform(state)
