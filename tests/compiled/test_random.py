@@ -24,7 +24,7 @@ def test_bounded_draws_are_those_of_the_core(state, n):
 def test_normal_numbers_are_standard_normal():
     state, values = np.uint64(3), []
     for _ in range(20_000):
-        state, a, b = compiled.normal_pair(state)
+        state, a, b = compiled.normal_pair(np.uint64(state))
         values += [a, b]
     z = np.array(values)
     assert abs(z.mean()) < 5 / np.sqrt(len(z))

@@ -195,7 +195,5 @@ def test_the_bound_on_buffers_is_tight() -> None:
         watch.handle(Joined(range(4)))
         for _ in range(20):
             watch.handle(Arrived(min(watch.active), np.ones(DIM)))
-        assert watch.server._update.points.slots <= bound
         assert watch.most_versions == bound - (2 if dispatch.early else 1)
-        if dispatch != Uniform(1):  # whose only reader always reads the newest version
-            assert watch.server._update.points.slots == bound
+        assert watch.server._update.points.slots == bound

@@ -220,7 +220,7 @@ def long_script(seed, length):
 
 @pytest.mark.parametrize("name", CASES)
 @settings(
-    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 @given(script=SCRIPTS, start=st.integers(1, 6), dim=st.integers(1, 4), seed=st.integers(0, 2**64 - 1))
 def test_a_recipe_equals_its_twin(name, script, start, dim, seed):

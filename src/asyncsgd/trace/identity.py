@@ -10,7 +10,7 @@ from asyncsgd.core.errors import IdentityViolation
 from asyncsgd.trace.columns import Ints, Jobs, active
 from asyncsgd.trace.structure import check_structure
 
-SUSPECTS = 6
+SUSPECTS = 8
 """How many rows a message names at most."""
 
 

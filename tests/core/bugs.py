@@ -1,0 +1,259 @@
+"""Servers with one bug each, put in on purpose: the smallest change that makes the real one wrong."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncsgd.core import server as module
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.dispatch import STREAM, AlwaysBusy
+from asyncsgd.core.events import Arrived, Command, Ended, Event, Job, Outcome, Vector
+from asyncsgd.core.gather import Buffer
+from asyncsgd.core.points import Points
+from asyncsgd.core.random import derive
+from asyncsgd.core.server import Server
+from asyncsgd.core.update import Update
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``plant`` breaks the code and returns the class of server to use; ``check`` names the check that sees it."""
+
+    plant: Callable[[Patch], type[Server]]
+    check: str
+    method: str
+
+
+# ------------------------------------------------------------------------------------------ the model
+
+
+def aliasing(patch: Patch) -> type[Server]:
+    """Points in flight share the live buffer, which is updated in place."""
+    patch.setattr(Points, "target", lambda self: (self._current, self._buffers[self._current]))
+    return Server
+
+
+def dispatch_before_applying(patch: Patch) -> type[Server]:
+    """The next job leaves with the model as it was before the arrival."""
+    patch.setattr(AlwaysBusy, "early", property(lambda self: True))
+
+    class Honest(Server):  # the rule still says that it is not early, as a server with this bug would
+        def handle(self, event: Event) -> list[Command]:
+            patch.setattr(AlwaysBusy, "early", property(lambda self: True))
+            try:
+                return super().handle(event)
+            finally:
+                patch.setattr(AlwaysBusy, "early", property(lambda self: False))
+
+    patch.setattr(AlwaysBusy, "early", property(lambda self: False))
+    return Honest
+
+
+def applied_twice(patch: Patch) -> type[Server]:
+    """The arrival moves the model twice."""
+    once = Update.apply
+
+    def twice(self: Update, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
+        once(self, arrival, g, weight)
+        return once(self, arrival, g, weight)
+
+    patch.setattr(Update, "apply", twice)
+    return Server
+
+
+def applied_with_twice_the_step(patch: Patch) -> type[Server]:
+    """The arrival moves the model once, twice as far: no counter shows it."""
+    once = Update.apply
+    patch.setattr(Update, "apply", lambda self, arrival, g, weight: once(self, arrival, g, 2 * weight))
+    return Server
+
+
+def buffer_keeps_its_content(patch: Patch) -> type[Server]:
+    """After a flush the sum goes on from where it was."""
+
+    def add(self: Buffer, state: dict[str, Any], g: Vector, stepsize: float, weight: float, arrival: Arrival) -> Any:
+        state["total"] += weight * g
+        state["held"] += 1
+        if state["held"] < self.size:
+            return None
+        state["held"] = 0
+        return state["total"], stepsize / self.size
+
+    patch.setattr(Buffer, "add", add)
+    return Server
+
+
+# ------------------------------------------------------------------------------------------ counting
+
+
+def _arrival(patch: Patch, change: Callable[[dict[str, Any]], None]) -> type[Server]:
+    def make(**facts: Any) -> Arrival:
+        change(facts)
+        return Arrival(**facts)
+
+    patch.setattr(module, "Arrival", make)
+    return Server
+
+
+def delay_off_by_one(patch: Patch) -> type[Server]:
+    """τ = t - s + 1, as the paper's Remark 5 counts it."""
+    return _arrival(patch, lambda facts: facts.update(delay=facts["delay"] + 1))
+
+
+def assignment_off_by_one(patch: Patch) -> type[Server]:
+    """A job is said to have been assigned one iteration later than it was."""
+
+    def late(**facts: Any) -> Job:
+        return Job(**facts | {"iteration": facts["iteration"] + 1, "entered": facts["entered"] + 1})
+
+    patch.setattr(module, "Job", late)
+    return Server
+
+
+def staleness_in_iterations(patch: Patch) -> type[Server]:
+    """Staleness counts arrivals instead of changes of the model."""
+    return _arrival(patch, lambda facts: facts.update(staleness=facts["delay"]))
+
+
+# ------------------------------------------------------------------------------------------ the life of a job
+
+
+def lost_job_stays(patch: Patch) -> type[Server]:
+    """A lost job is recorded as lost and remains in C_t."""
+
+    class Buggy(Server):
+        def _end(self, job: Job, outcome: Outcome) -> Ended:
+            kept, lent = self._active[job.id], self._update.points._current
+            ended = super()._end(job, outcome)
+            if outcome is Outcome.LOST:
+                self._active[job.id] = kept
+                self._update.points._readers[lent] += 1
+            return ended
+
+    return Buggy
+
+
+def lost_job_counts_once_more(patch: Patch) -> type[Server]:
+    """A lost job is said to have left C_t one iteration later than it did: only the identity shows it."""
+
+    class Buggy(Server):
+        def _end(self, job: Job, outcome: Outcome) -> Ended:
+            e = super()._end(job, outcome)
+            return Ended(e.job, e.outcome, e.iteration + 1, e.version, e.step, e.concurrency, e.workers)
+
+    return Buggy
+
+
+def last_in_first_out(patch: Patch) -> type[Server]:
+    """A new job goes to the front of its worker's queue."""
+
+    class Stack(deque[int]):
+        def append(self, job: int) -> None:
+            self.appendleft(job)
+
+    patch.setattr(module, "deque", Stack)
+    return Server
+
+
+def any_order(patch: Patch) -> type[Server]:
+    """A worker's later job is taken before an earlier one."""
+    patch.setattr(Server, "_check_order", lambda self, job: None)
+    return Server
+
+
+# ------------------------------------------------------------------------------------------ errors and files
+
+
+def check_after_mutate(patch: Patch) -> type[Server]:
+    """The iteration has been counted when the update turns out to be unusable."""
+
+    class Buggy(Server):
+        def _check_vector(self, job: Job, g: Vector) -> None:
+            self.iteration += 1
+            super()._check_vector(job, g)
+            self.iteration -= 1
+
+    return Buggy
+
+
+def error_forgets_ended(patch: Patch) -> type[Server]:
+    """An event that is refused wipes out what the one before has ended."""
+
+    class Buggy(Server):
+        def handle(self, event: Event) -> list[Command]:
+            self.ended = ()
+            return super().handle(event)
+
+    return Buggy
+
+
+def random_state_not_saved(patch: Patch) -> type[Server]:
+    """A restored server draws again what was drawn at the start."""
+
+    class Buggy(Server):
+        def state(self) -> dict[str, Any]:
+            state = super().state()
+            state["dispatch"]["random"] = derive(self.seed, STREAM)
+            return state
+
+    return Buggy
+
+
+def buffer_not_saved(patch: Patch) -> type[Server]:
+    """A restored server has lost what lay in the buffer."""
+
+    class Buggy(Server):
+        def state(self) -> dict[str, Any]:
+            state = super().state()
+            state["update"]["memory"]["gather"] |= {"held": 0, "total": np.zeros_like(self.x)}
+            return state
+
+    return Buggy
+
+
+def nan_taken(patch: Patch) -> type[Server]:
+    """NaN passes the check."""
+    patch.setattr(module, "is_finite", lambda g: True)
+    return Server
+
+
+def repeated_taken(patch: Patch) -> type[Server]:
+    """The update of a job that has ended is taken for that of the oldest job in flight."""
+
+    class Buggy(Server):
+        def handle(self, event: Event) -> list[Command]:
+            if isinstance(event, Arrived) and event.job not in self._active and self._active:
+                event = Arrived(next(iter(self._active)), event.update)
+            return super().handle(event)
+
+    return Buggy
+
+
+BUGS = {
+    "aliasing": Bug(aliasing, "points", "plain"),
+    "dispatch_before_applying": Bug(dispatch_before_applying, "assigned", "plain"),
+    "applied_twice": Bug(applied_twice, "version", "plain"),
+    "applied_with_twice_the_step": Bug(applied_with_twice_the_step, "model", "plain"),
+    "buffer_keeps_its_content": Bug(buffer_keeps_its_content, "model", "buffer"),
+    "delay_off_by_one": Bug(delay_off_by_one, "delay", "plain"),
+    "assignment_off_by_one": Bug(assignment_off_by_one, "assigned", "uniform"),
+    "staleness_in_iterations": Bug(staleness_in_iterations, "staleness", "buffer"),
+    "lost_job_stays": Bug(lost_job_stays, "in flight", "uniform"),
+    "lost_job_counts_once_more": Bug(lost_job_counts_once_more, "record", "uniform"),
+    "last_in_first_out": Bug(last_in_first_out, "errors", "uniform"),
+    "any_order": Bug(any_order, "errors", "uniform"),
+    "check_after_mutate": Bug(check_after_mutate, "refusal", "plain"),
+    "error_forgets_ended": Bug(error_forgets_ended, "refusal", "plain"),
+    "random_state_not_saved": Bug(random_state_not_saved, "restore", "uniform"),
+    "buffer_not_saved": Bug(buffer_not_saved, "restore", "buffer"),
+    "nan_taken": Bug(nan_taken, "errors", "plain"),
+    "repeated_taken": Bug(repeated_taken, "errors", "uniform"),
+}

@@ -1,0 +1,524 @@
+"""Facts with numbers worked by hand, or by a plain loop that shares nothing with the code."""
+
+import heapq
+import math
+from itertools import count, pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from core.twins import ledger
+
+from asyncsgd import methods as m
+from asyncsgd.core.dispatch import FirstOf
+from asyncsgd.core.events import Arrived, Assign, Cancel, Joined, Lost, Outcome
+from asyncsgd.core.gather import Memory
+from asyncsgd.core.random import GAMMA, MASK, below, derive, mix
+from asyncsgd.core.server import Server
+from asyncsgd.core.transforms import Clip
+from asyncsgd.core.vectors import norm, subtract_scaled
+
+
+def clocked(server, durations, arrivals, update=lambda point, job: np.zeros_like(point)):
+    """A tiny event loop: every worker works on its jobs one after the other; ties go to the older job.
+
+    Returns the ``Ended`` record of every arrival.
+    """
+    queue, free_at, log = [], dict.fromkeys(range(len(durations)), 0), []
+
+    def work_on(commands, now):
+        for command in commands:
+            job = command.job
+            free_at[job.worker] = max(now, free_at[job.worker]) + durations[job.worker]
+            heapq.heappush(queue, (free_at[job.worker], job.id, update(command.point, job)))
+
+    work_on(server.handle(Joined(range(len(durations)))), 0)
+    while len(log) < arrivals:
+        now, job, g = heapq.heappop(queue)
+        commands = server.handle(Arrived(job, g))
+        log += server.ended
+        work_on(commands, now)
+    return log
+
+
+def arrive(server, job, *values):
+    commands = server.handle(Arrived(job, np.array(values, dtype=float)))
+    return commands, server.ended[0]
+
+
+def delays(log):
+    return [ended.iteration - ended.job.iteration for ended in log]
+
+
+# ---------------------------------------------------------------------------------- Algorithm 1 and its examples
+
+
+def gradient(x, seed):
+    """A noisy gradient of ½‖x‖², of any seed."""
+    return x + np.random.Generator(np.random.Philox(key=seed)).standard_normal(x.shape[0])
+
+
+@pytest.mark.parametrize("method", [m.async_sgd(0.07), m.minibatch_sgd(0.07), m.federated_async_sgd(0.07, concurrency=1)])
+def test_one_worker_is_plain_sgd(method):
+    x = [1.0, -2.0, 3.0]
+    server = Server(np.array(x), method, seed=5)
+    log = clocked(server, [1], 200, lambda point, job: gradient(point, job.seed))
+    for ended in log:
+        g = gradient(np.array(x), ended.job.seed).tolist()
+        x = [value - 0.07 * slope for value, slope in zip(x, g, strict=True)]
+    assert server.x.tolist() == x
+    assert delays(log) == [0] * 200
+
+
+def test_example_1_is_minibatch_sgd():
+    n, eta = 4, 0.1
+    server = Server(np.array([1.0, -2.0, 3.0]), m.minibatch_sgd(eta))
+    log = clocked(server, [3, 1, 2, 5], 40 * n, lambda point, job: gradient(point, job.seed))
+    sequential, batch = [1.0, -2.0, 3.0], np.array([1.0, -2.0, 3.0])
+    for round_start in range(0, 40 * n, n):
+        round_ = log[round_start : round_start + n]
+        assert [ended.job.worker for ended in round_] == [1, 2, 0, 3], "shortest duration first"
+        assert delays(round_) == [0, 1, 2, 3]
+        point = np.array(sequential)
+        for ended in round_:
+            g = gradient(point, ended.job.seed).tolist()
+            sequential = [value - eta * slope for value, slope in zip(sequential, g, strict=True)]
+        batch = batch - n * eta * np.mean([gradient(batch, ended.job.seed) for ended in round_], axis=0)
+    assert server.x.tolist() == sequential
+    np.testing.assert_allclose(server.x, batch, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 30])
+def test_always_busy_with_equal_durations_has_delay_n_minus_1(n):
+    server = Server(np.zeros(1), m.async_sgd(0.1))
+    log = clocked(server, [1] * n, 10 * n)
+    assert delays(log) == [min(t, n - 1) for t in range(10 * n)]
+    assert [ended.job.worker for ended in log] == list(range(n)) * 10
+    assert {ended.concurrency for ended in log} == {n} == {server.max_concurrency}
+
+
+# ---------------------------------------------------------------------------------- Theorem 2
+
+ONE_FASTER = [5] * 99 + [1]  # 99 equal workers and one five times faster
+LOG_NORMAL = [math.exp(2.5 * z) for z in np.random.Generator(np.random.Philox(key=3)).standard_normal(40)]
+
+
+def kept(method, durations, arrivals):
+    """(share of delays above τ_C, share of the total step that is used, share applied)."""
+    log = clocked(Server(np.zeros(1), method), durations, arrivals)
+    above = sum(tau > len(durations) for tau in delays(log)) / arrivals
+    used = math.fsum(ended.step for ended in log) / arrivals
+    return above, used, sum(ended.outcome is Outcome.APPLIED for ended in log) / arrivals
+
+
+def test_one_faster_worker_puts_95_percent_of_the_delays_above_the_concurrency():
+    above, used, applied = kept(m.delay_adaptive(1.0), ONE_FASTER, 20_800)
+    assert above == pytest.approx(99 / 104, abs=0.01)
+    assert used == pytest.approx(5 / 104 + 99 / 104 * 100 / 103, abs=0.01)
+    assert used >= 0.25
+    assert applied == 1.0
+
+
+def test_dropping_at_the_concurrency_throws_nearly_everything_away():
+    _, used, applied = kept(m.delay_adaptive(1.0, rule="drop", threshold=100), ONE_FASTER, 20_800)
+    assert used == applied == pytest.approx(5 / 104, abs=0.01)
+
+
+@pytest.mark.parametrize("durations", [ONE_FASTER, LOG_NORMAL], ids=["one faster", "log-normal"])
+def test_what_the_safe_rules_keep(durations):
+    assert kept(m.delay_adaptive(1.0), durations, 10_000)[1] >= 0.25
+    _, used, applied = kept(m.delay_adaptive(1.0, rule="drop"), durations, 10_000)
+    assert used == applied >= 0.5
+
+
+def test_dividing_above_the_concurrency_uses_hardly_anything():
+    _, used, _ = kept(m.delay_adaptive(1.0, rule="divide"), ONE_FASTER, 20_800)
+    assert used == pytest.approx(5 / 104 + 99 / 104 / 103, abs=0.01)
+
+
+def test_mishchenko_counts_workers_not_concurrency():
+    """n = 4 and τ up to 5 with 6 jobs in flight: η·4/max(4, τ)."""
+    server = Server(np.zeros(1), m.mishchenko(1.0).using(dispatch=m.fedasync(
+        concurrency=6, steps=1, local_stepsize=1.0).dispatch))
+    log = clocked(server, [1, 1, 1, 9], 200)
+    assert max(delays(log)) > 4
+    assert [ended.step for ended in log] == [4 / max(4, tau) for tau in delays(log)]
+
+
+# ---------------------------------------------------------------------------------- buffers
+
+
+def test_fedbuff_by_hand():
+    """One worker with six jobs queued at version 0, K = 3, η = 0.3; the weights are 1/√(1+s), the sum over K."""
+    server = Server(np.zeros(1), m.fedbuff(0.3, concurrency=6, buffer=3))
+    server.handle(Joined([0]))
+    steps = [arrive(server, job, 1.0 + job)[1].step for job in range(3)]  # 1, 2, 3 at staleness 0
+    assert steps == pytest.approx([0.1, 0.1, 0.1])
+    assert server.x[0] == pytest.approx(-0.3 * (1 + 2 + 3) / 3)
+    steps = [arrive(server, job, 1.0 + job)[1].step for job in range(3, 6)]  # 4, 5, 6 at staleness 1
+    assert steps == pytest.approx([0.1 / math.sqrt(2)] * 3)
+    assert server.x[0] == pytest.approx(-0.6 - 0.1 * 15 * 0.7071067811865476)
+    # Jobs 6 and 7 left before the first flush, job 8 with it: staleness 2, 2 and 1.
+    steps = [arrive(server, job, 10.0)[1].step for job in range(6, 9)]
+    assert steps == pytest.approx([0.1 / math.sqrt(3), 0.1 / math.sqrt(3), 0.1 / math.sqrt(2)])
+    assert server.x[0] == pytest.approx(-0.6 - 1.0606601717798212 - (2 * 0.5773502691896258 + 0.7071067811865476))
+    assert server.version == 3
+
+
+def test_a_round_of_over_selection_always_has_its_goal():
+    """Losing jobs may make a round ask again, but never mixes the updates of two rounds."""
+    server = Server(np.zeros(1), m.over_selection(1.0, goal=2, ask=2))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 1.0)
+    [again] = server.handle(Lost(1))  # everybody was asked: one is asked again, at the same point
+    assert (again.job.version, again.point[0]) == (0, 0.0)
+    commands, _ = arrive(server, again.job.id, 10.0)
+    assert server.x[0] == -5.5
+    assert [command.job.version for command in commands] == [1, 1]
+    first, second = (command.job.id for command in commands)
+    assert arrive(server, first, 100.0)[0] == []
+    arrive(server, second, 1000.0)
+    assert server.x[0] == -5.5 - 550.0
+
+
+def test_over_selection_asks_a_third_more_and_discards_the_slowest():
+    """⌈1.3·goal⌉, in floating point as in integers."""
+    assert [FirstOf(goal).asked for goal in (1, 3, 10, 20, 100)] == [2, 4, 13, 26, 130]
+    assert all(FirstOf(goal).asked == -(-13 * goal // 10) for goal in range(1, 2000))
+    server = Server(np.zeros(1), m.over_selection(1.0, goal=3))
+    assigned = server.handle(Joined(range(10)))
+    assert len({command.job.worker for command in assigned}) == len(assigned) == 4
+    for k in (3, 1):
+        assert arrive(server, assigned[k].job.id, 6.0)[0] == []
+    commands, _ = arrive(server, assigned[0].job.id, 9.0)
+    assert server.x[0] == -7.0
+    assert commands[0] == Cancel(assigned[2].job)
+    assert [type(command) for command in commands[1:]] == [Assign] * 4
+
+
+def test_rennala_by_hand():
+    """Two workers at x^0, B = 2: the mean of the first two; what was computed at x^0 later is discarded."""
+    server = Server(np.zeros(1), m.rennala(0.5, batch=2))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 2.0)  # worker 0 gets job 2, at x^0 again
+    arrive(server, 2, 4.0)  # the batch is full: x = -0.5 * 3, worker 0 gets job 3 there
+    assert server.x[0] == -1.5
+    assert arrive(server, 1, 100.0)[1].outcome is Outcome.DROPPED  # worker 1, computed at x^0
+    assert (server.x[0], server.version) == (-1.5, 1)
+    arrive(server, 3, 1.0)
+    arrive(server, 4, 3.0)
+    assert server.x[0] == -2.5
+
+
+def test_ringmaster_by_hand():
+    """R = 2: a gradient one version old is used, one two versions old is not; with stops it never gets that far."""
+    server = Server(np.zeros(1), m.ringmaster(1.0, limit=2))
+    server.handle(Joined([0, 1, 2]))
+    arrive(server, 0, 1.0)  # version 1
+    assert arrive(server, 1, 1.0)[1].outcome is Outcome.APPLIED  # staleness 1; version 2
+    assert arrive(server, 2, 1.0)[1].outcome is Outcome.DROPPED  # staleness 2
+    assert (server.x[0], server.version, server.iteration) == (-2.0, 2, 3)
+    server = Server(np.zeros(1), m.ringmaster(1.0, limit=2, stops=True))
+    commands = server.handle(Joined([0, 1, 2]))
+    arrive(server, 0, 1.0)
+    stopped, *assigned = arrive(server, 1, 1.0)[0]
+    assert stopped == Cancel(commands[2].job)
+    assert [(command.job.worker, command.job.version) for command in assigned] == [(1, 2), (2, 2)]
+
+
+# ---------------------------------------------------------------------------------- FedAsync
+
+
+def queued(method, jobs):
+    """One worker with ``jobs`` jobs queued at x = 0, so that arrival k has staleness k."""
+    assert method.dispatch.concurrency == jobs
+    server = Server(np.zeros(1), method)
+    server.handle(Joined([0]))
+    return server
+
+
+def test_fedasync_by_hand():
+    """The worker's model is 10 each time, computed from 0: x ← (1-α_t) x + 10 α_t, α_t = 0.6/√(1+s), falling."""
+    server = queued(m.fedasync(0.6, concurrency=4, steps=1, local_stepsize=0.1), 4)
+    x = 0.0
+    for s, alpha in enumerate([0.6, 0.6 / math.sqrt(2), 0.6 / math.sqrt(3), 0.3]):
+        _, ended = arrive(server, s, 0.0 - 10.0)  # x_start - x_end
+        assert ended.step == pytest.approx(alpha, rel=1e-15)
+        x = (1 - alpha) * x + alpha * 10.0
+        assert server.x[0] == pytest.approx(x, rel=1e-14)
+
+
+def test_the_hinge_of_fedasync_at_6_and_7():
+    server = queued(m.fedasync(0.6, concurrency=9, steps=1, local_stepsize=0.1, weighting="hinge"), 9)
+    steps = [arrive(server, s, -1.0)[1].step for s in range(9)]
+    assert steps[:7] == [0.6] * 7
+    assert steps[7:] == pytest.approx([0.6 / 11, 0.6 / 21], rel=1e-15)
+
+
+def test_constant_weights_of_fedasync_with_alpha_1_take_the_workers_model():
+    server = queued(m.fedasync(1.0, concurrency=3, steps=1, local_stepsize=0.1, weighting="constant"), 3)
+    for job, model in enumerate([4.0, -2.0, 8.0]):
+        arrive(server, job, 0.0 - model)
+        assert server.x[0] == model
+
+
+# ---------------------------------------------------------------------------------- one by one, by hand
+
+
+def test_adadelay_by_hand():
+    """L = 2, c = 3; t from 1. Two workers: delays 0, 1, 1."""
+    server = Server(np.zeros(1), m.adadelay(2.0, c=3.0))
+    server.handle(Joined([0, 1]))
+    steps = [arrive(server, job, 1.0)[1].step for job in range(3)]
+    assert steps == pytest.approx([1 / (2 + 3 * math.sqrt(k)) for k in (1 + 0, 2 + 1, 3 + 1)], rel=1e-15)
+    versions = [-steps[0], -steps[0] - steps[1], -sum(steps)]
+    assert server.x[0] == pytest.approx(versions[-1])
+    assert server.output[0] == pytest.approx(sum(versions) / 3)
+
+
+def test_adadelay_per_coordinate_by_hand():
+    """L = 1, updates (1, 2) and (3, 0) with delays 0 and 1: c_1² = (1 + 2/3·9)/2, c_2² = (4 + 0)/2."""
+    server = Server(np.zeros(2), m.adadelay(1.0, coordinates=True))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 1.0, 2.0)
+    assert server.x == pytest.approx([-1 / (1 + 1), -2 / (1 + 2)])
+    arrive(server, 1, 3.0, 0.0)
+    assert server.x == pytest.approx([-0.5 - 3 / (1 + math.sqrt(3.5) * math.sqrt(3)), -2 / 3])
+
+
+def test_dc_asgd_by_hand():
+    """x = -0.1·2 after one arrival; then g = 3 computed at 0: d = 3 + 0.04·9·(-0.2 - 0)."""
+    server = Server(np.zeros(1), m.dc_asgd(0.1))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 2.0)
+    assert server.x[0] == pytest.approx(-0.2)
+    arrive(server, 1, 3.0)
+    assert server.x[0] == pytest.approx(-0.2 - 0.1 * (3 - 0.04 * 9 * 0.2))
+    server = Server(np.zeros(1), m.dc_asgd(0.1, adaptive=True))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 2.0)
+    arrive(server, 1, 3.0)
+    mean_square = 0.95 * (0.05 * 4) + 0.05 * 9
+    assert server.x[0] == pytest.approx(-0.2 - 0.1 * (3 - 2 / math.sqrt(mean_square + 1e-7) * 9 * 0.2))
+
+
+def test_staleness_aware_by_hand():
+    """5 workers in 2 splits: c = 2. η = 1; the third and fourth gradient are one version old, the fifth two."""
+    server = Server(np.zeros(1), m.staleness_aware(1.0, workers=5, splits=2))
+    server.handle(Joined(range(5)))
+    steps = [arrive(server, job, 1.0)[1].step for job in range(5)]
+    assert steps == [0.5, 0.5, 0.5, 0.5, 0.25]
+    assert (server.x[0], server.version) == (-2.0, 2)
+
+
+def test_picky_sgd_by_hand():
+    """Threshold 5: after a move by exactly (3, 4) an old gradient is used, after a bit more it is not."""
+    for move, outcome in [((3.0, 4.0), Outcome.APPLIED), ((3.0, 4.001), Outcome.DROPPED)]:
+        server = Server(np.zeros(2), m.picky_sgd(1.0, threshold=5.0))
+        server.handle(Joined([0, 1]))
+        arrive(server, 0, *move)
+        assert arrive(server, 1, 1.0, 1.0)[1].outcome is outcome
+
+
+def naive_average(ws, alphas):
+    return math.fsum(a * w for a, w in zip(alphas, ws, strict=True)) / math.fsum(alphas)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "linear"])
+def test_the_delayed_average_is_the_weighted_mean(weights):
+    server = Server(np.array([2.0]), m.delayed_average(0.01, weights=weights))
+    random = np.random.Generator(np.random.Philox(key=1))
+    alpha = (lambda t: t + 1.0) if weights == "linear" else (lambda t: 1.0)
+    ws, updates = [2.0], {}
+    log = clocked(server, [1, 2, 7], 300, lambda x, job: updates.setdefault(job.id, random.standard_normal(1)))
+    for ended in log:
+        ws.append(ws[-1] - 0.01 * alpha(ended.job.iteration) * float(updates[ended.job.id][0]))
+    assert server.x[0] == pytest.approx(naive_average(ws, [alpha(t) for t in range(301)]), rel=1e-12)
+
+
+def test_adadelays_answer_is_the_mean_of_all_versions_after_the_start():
+    server = Server(np.array([2.0]), m.adadelay(1.0))
+    versions = []
+
+    def update(point, job):
+        versions.append(float(server.x[0]))
+        return np.array([math.sin(job.id)])
+
+    log = clocked(server, [1], 300, update)
+    assert len(log) == len(versions) - 1 == 300
+    assert server.output[0] == pytest.approx(math.fsum(versions[1:]) / 300, rel=1e-12)
+
+
+def test_mifas_running_sum_stays_a_mean():
+    """The sum is kept by differences; after 10^4 arrivals of 20 workers it is still the mean of the last ones."""
+    memory, random = Memory(), np.random.Generator(np.random.Philox(key=2))
+    state, last = memory.init(np.zeros(6), 0), {}
+    for _ in range(10_000):
+        worker, g = int(random.integers(20)), random.standard_normal(6)
+        last[worker] = g.tolist()
+        move = memory.add(state, g, 0.5, 1.0, SimpleNamespace(worker=worker, workers=20))
+    direction, step = move
+    assert len(last) == 20
+    mean = [math.fsum(column) / 20 for column in zip(*last.values(), strict=True)]
+    np.testing.assert_allclose(step * direction, 0.5 * np.array(mean), rtol=0, atol=1e-12)
+
+
+def test_mifa_waits_for_everybody():
+    server = Server(np.zeros(1), m.mifa(1.0))
+    server.handle(Joined([0, 1]))
+    arrive(server, 0, 4.0)  # worker 0; its next job is number 2
+    arrive(server, 2, 6.0)  # worker 0 again: G_0 = 6
+    assert (server.x[0], server.version) == (0.0, 0)
+    arrive(server, 1, 2.0)
+    assert server.x[0] == -4.0
+    arrive(server, 3, 0.0)  # worker 0: G_0 = 0
+    assert server.x[0] == -5.0
+
+
+# ---------------------------------------------------------------------------------- clipping and noise
+
+
+def true_norm(g):
+    return math.sqrt(math.fsum(float(value) ** 2 for value in g))
+
+
+def test_clipping_keeps_the_norm_and_the_direction():
+    random = np.random.Generator(np.random.Philox(key=4))
+    for dim in [1, 2, 3, 10, 1000, 5000] * 5:
+        g = random.standard_normal(dim) * 10.0 ** random.integers(-5, 6)
+        bound = 10.0 ** random.uniform(-3, 3)
+        clipped = Clip(bound).apply({}, g, None)
+        if true_norm(g) <= bound:
+            assert clipped is g
+        else:
+            assert bound * (1 - 1e-14) <= true_norm(clipped) <= bound * (1 + 1e-15)
+            np.testing.assert_allclose(clipped / bound, g / true_norm(g), rtol=1e-14)
+
+
+def test_clipping_a_huge_update_leaves_its_direction():
+    """The squares overflow, the norm does not: the update is clipped, not wiped out."""
+    assert norm(np.array([3e200, 4e200])) == pytest.approx(5e200, rel=1e-15)
+    assert Clip(10.0).apply({}, np.array([3e200, -4e200]), None) == pytest.approx([6.0, -8.0])
+    assert norm(np.array([math.inf, 1.0])) == math.inf
+
+
+def test_noise_has_the_stated_size():
+    """Zero updates, K = 4, z = 1.5, G = 2: each flush moves every coordinate by η/K · N(0, (zG)²)."""
+    dim, flushes, eta = 400, 100, 0.5
+    server = Server(np.zeros(dim), m.fedbuff(eta, concurrency=4, buffer=4, clip=2.0, noise=1.5), seed=9)
+    server.handle(Joined([0]))
+    points = [server.x.copy()]
+    for job in range(4 * flushes):
+        arrive(server, job, *[0.0] * dim)
+        if server.version == len(points):
+            points.append(server.x.copy())
+    moves = np.array([after - before for before, after in pairwise(points)])
+    assert moves.shape == (flushes, dim)
+    expected, samples = eta * 1.5 * 2.0 / 4, moves.size
+    assert moves.std() == pytest.approx(expected, rel=5 / math.sqrt(2 * samples))
+    assert abs(moves.mean()) < 5 * expected / math.sqrt(samples)
+    neighbours = np.corrcoef(moves[:-1].ravel(), moves[1:].ravel())[0, 1]
+    assert abs(neighbours) < 5 / math.sqrt(samples), "two flushes must not share their noise"
+
+
+# ---------------------------------------------------------------------------------- vector operations
+
+
+def test_the_norm_is_exact_to_1e_15_and_folds_as_stated():
+    random = np.random.Generator(np.random.Philox(key=5))
+    lengths = [0, 1, 2, 3, 1023, 1024, 1025, 2047, 2048, 2049, 5000, *random.integers(0, 5001, 20).tolist()]
+    for length in lengths:
+        g = random.standard_normal(length)
+        assert norm(g) == ledger.norm(g.tolist())
+        assert norm(g) == pytest.approx(true_norm(g), rel=1e-15, abs=0.0)
+        single = g.astype(np.float32)
+        assert norm(single) == ledger.norm(single.tolist())
+
+
+def test_the_norm_of_more_than_one_block_of_rows_folds_as_stated():
+    g = np.random.Generator(np.random.Philox(key=6)).standard_normal(16 * 1024 + 1500)
+    assert norm(g) == ledger.norm(g.tolist())
+
+
+@pytest.mark.parametrize("length", [0, 1, 8191, 8192, 8193, 16384, 20000])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_subtract_scaled_is_a_plain_loop(length, dtype):
+    random = np.random.Generator(np.random.Philox(key=length))
+    x, g = random.standard_normal(length).astype(dtype), random.standard_normal(length).astype(dtype)
+    scale = dtype(0.3)
+    expected = np.array([a - scale * b for a, b in zip(x, g, strict=True)], dtype=dtype)
+    out, before = np.full(length, np.nan, dtype=dtype), x.copy()
+    subtract_scaled(x, 0.3, g, out)
+    assert out.tobytes() == expected.tobytes()
+    assert x.tobytes() == before.tobytes()
+    subtract_scaled(x, 0.3, g, x)
+    assert x.tobytes() == expected.tobytes()
+
+
+# ---------------------------------------------------------------------------------- random numbers
+
+
+def test_the_generator_is_splitmix64():
+    """The published first outputs for the seed 1234567."""
+    state, outputs = 1234567, []
+    for _ in range(5):
+        state = (state + GAMMA) & MASK
+        outputs.append(mix(state))
+    assert outputs == [
+        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
+    ]  # fmt: skip
+
+
+def draws(seed, n, how_many):
+    state, values = seed, []
+    for _ in range(how_many):
+        state, k = below(state, n)
+        values.append(k)
+    return values
+
+
+def test_the_stream_never_changes():
+    """Golden values: if these change, every recorded run is lost."""
+    assert draws(0, 10, 12) == [8, 4, 0, 9, 1, 3, 1, 7, 2, 9, 3, 7]
+    assert draws(42, 1000, 8) == [8, 4, 0, 9, 1, 3, 1, 7, 2, 9, 3, 700]
+    assert draws(7, 2**31 + 1, 4) == [36052587, 1934368832, 1251833272, 1004921424]
+    assert derive(0) == 16294208416658607535
+    assert derive(0, 1) == 12935080325729570654
+    assert derive(2**64 - 1, 5, 6) == 356994415815278390
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 100])
+def test_draws_are_uniform(n):
+    """Chi-square with n - 1 degrees of freedom: mean n - 1, variance 2(n - 1); five deviations allowed."""
+    how_many = 20_000
+    counts = np.bincount(draws(derive(1, n), n, how_many), minlength=n)
+    assert len(counts) == n
+    chi_square = float(((counts - how_many / n) ** 2).sum() / (how_many / n))
+    assert chi_square <= n - 1 + 5 * math.sqrt(2 * (n - 1))
+
+
+def test_draws_reject_what_would_bias_them():
+    """n just above 2^31: a product alone would give about half the numbers twice as often as the others."""
+    n = (1 << 31) + 1
+    values = draws(3, n, 4000)
+    assert max(values) < n
+    assert sum(value % 2 for value in values) / 4000 == pytest.approx(0.5, abs=0.04)
+    assert sum(value < n // 2 for value in values) / 4000 == pytest.approx(0.5, abs=0.04)
+
+
+def naive_below(state, n):
+    """Lemire's method with the rejection written out: take 32 bits; refuse those past the last full multiple."""
+    for step in count(1):
+        high = mix((state + step * GAMMA) & MASK) >> 32
+        if (high * n) % (1 << 32) >= (1 << 32) % n:
+            return (state + step * GAMMA) & MASK, high * n >> 32
+    raise AssertionError
+
+
+def test_below_equals_lemires_method_written_out():
+    for n in (1, 3, 10, 1000, (1 << 31) + 1, 3 * (1 << 30), (1 << 32) - 1):
+        state = derive(n)
+        for _ in range(300):
+            expected = naive_below(state, n)
+            assert below(state, n) == expected
+            state = expected[0]

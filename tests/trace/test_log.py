@@ -1,0 +1,248 @@
+"""The running log: whole up to the last flush, whatever happens to the process."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from histories import History, busy_run, histories
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asyncsgd.core.errors import BadTraceFile, TraceError
+from asyncsgd.core.events import Outcome
+from asyncsgd.trace import Recorder, Trace, TraceLog, log
+
+
+def play(history: History, log: TraceLog, recorder: Recorder, every: int = 1) -> list[Trace]:
+    """Record all events and flush after every so many; return the snapshots at the flushes."""
+    snapshots = []
+    for number, event in enumerate(history.events, 1):
+        recorder.record(*event)
+        if number % every == 0 or number == len(history.events):
+            log.flush(recorder)
+            snapshots.append(recorder.trace())
+    return snapshots
+
+
+numbers = itertools.count()
+
+
+@given(histories(), st.integers(1, 10))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_a_log_gives_back_the_trace(tmp_path, history, every):
+    path = tmp_path / str(next(numbers))
+    with TraceLog(path) as log:
+        recorder = Recorder(metadata={"method": "a", "seed": "3"})
+        log.flush(recorder)
+        for snapshot in play(history, log, recorder, every):
+            assert len(snapshot) <= len(recorder)
+        assert Trace.read(path) == recorder.trace()  # still open
+    assert Trace.read(path) == recorder.trace()
+    Trace.read(path).check()
+
+
+def test_a_flush_writes_only_the_news(tmp_path):
+    history = History()
+    recorder = Recorder()
+    with TraceLog(tmp_path / "log") as log:
+        history.assign([0, 1, 2])
+        recorder.record(*history.events[-1])
+        assert log.flush(recorder) == 3
+        assert log.flush(recorder) == 0
+        history.arrive(1, then=[1])
+        recorder.record(*history.events[-1])
+        assert log.flush(recorder, sync=True) == 2  # job 1, which ended, and job 3, which is new
+        history.fail(3, Outcome.LOST)
+        history.assign([1])
+        for event in history.events[-2:]:
+            recorder.record(*event)
+        assert log.flush(recorder) == 2
+    assert Trace.read(tmp_path / "log") == recorder.trace()
+
+
+def test_cut_at_every_byte_it_is_a_flush_or_refused(tmp_path):
+    path, cut = tmp_path / "log", tmp_path / "cut"
+    history = busy_run(2, 6)
+    with TraceLog(path) as log:
+        sizes, snapshots = [], []
+        recorder = Recorder(metadata={"a": "b"})
+        for event in history.events:
+            recorder.record(*event)
+            log.flush(recorder)
+            sizes.append(path.stat().st_size)
+            snapshots.append(recorder.trace())
+    data = path.read_bytes()
+    header = len(log._header({"a": "b"})) if hasattr(log, "_header") else None
+    outcomes = set()
+    for size in range(len(data) + 1):
+        cut.write_bytes(data[:size])
+        whole = [k for k, end in enumerate(sizes) if end <= size]
+        try:
+            trace = Trace.read(cut)
+        except BadTraceFile as error:
+            assert not whole, f"{size} bytes hold {len(whole)} flushes"
+            assert str(cut) in str(error)
+            outcomes.add("refused")
+            continue
+        expected = snapshots[whole[-1]] if whole else Recorder(metadata={"a": "b"}).trace()
+        clean = size in sizes or size == len(data) or (not whole and header in (None, size))
+        if whole:
+            assert trace.truncated == (not clean)
+        assert Trace(trace.jobs, trace.metadata) == expected
+        trace.check()
+        outcomes.add("whole" if clean else "torn")
+    assert outcomes == {"refused", "whole", "torn"}
+
+
+def test_a_tail_of_zeros_or_noise_is_ignored(tmp_path):
+    path = tmp_path / "log"
+    log = TraceLog(path)
+    recorder = Recorder()
+    play(busy_run(2, 6), log, recorder)
+    os.close(log._file)  # as a kill would: no end mark
+    data = path.read_bytes()
+    assert not Trace.read(path).truncated
+    for tail in (b"\0" * 1, b"\0" * 8, b"\0" * 4096, b"\xff" * 4, b"\xff" * 100, b"noise" * 10):
+        path.write_bytes(data + tail)
+        trace = Trace.read(path)
+        assert trace.truncated
+        assert Trace(trace.jobs) == recorder.trace()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\x00", log.END])
+def test_a_log_without_a_header_is_refused(tmp_path, data):
+    (tmp_path / "log").write_bytes(data)
+    with pytest.raises(BadTraceFile, match="first flush; start anew"):
+        Trace.read(tmp_path / "log")
+
+
+def test_polars_opens_a_closed_log(tmp_path):
+    with TraceLog(tmp_path / "log") as log:
+        play(busy_run(2, 6), log, Recorder(), every=100)
+    assert pl.read_ipc_stream(tmp_path / "log")["worker"].len() == 8
+
+
+# ------------------------------------------------------------------------- going on
+
+
+@given(histories(), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_reopening_a_torn_log_goes_on_from_its_last_flush(tmp_path, history, data):
+    path = tmp_path / str(next(numbers))
+    cut = data.draw(st.integers(0, len(history.events)))
+    first = TraceLog(path)
+    recorder = Recorder(metadata={"x": "y"})
+    first.flush(recorder)
+    play(History(events=history.events[:cut]), first, recorder)
+    os.close(first._file)
+    with path.open("ab") as file:
+        file.write(b"\xff\xff\xff\xff torn")
+    resumed = Recorder.resume(Trace.read(path))
+    with TraceLog.reopen(path) as log:
+        assert not Trace.read(path).truncated
+        play(History(events=history.events[cut:]), log, resumed, every=3)
+    assert Trace.read(path) == history.recorder(metadata={"x": "y"}).trace()
+
+
+def test_reopening_with_a_rewound_trace_forgets_what_came_after(tmp_path):
+    path, history = tmp_path / "log", busy_run(3, 20)
+    with TraceLog(path) as log:
+        snapshots = play(history, log, Recorder())
+    checkpoint = snapshots[10]
+    rewound = Trace.read(path).rewind(len(checkpoint), checkpoint.jobs.job[checkpoint.jobs.in_flight].tolist())
+    recorder = Recorder.resume(rewound)
+    with TraceLog.reopen(path, rewound) as log:
+        assert Trace.read(path) == checkpoint
+        play(History(events=history.events[11:]), log, recorder)
+    assert Trace.read(path) == history.recorder().trace()
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_a_new_log_never_overwrites(tmp_path):
+    TraceLog(tmp_path / "log").close()
+    with pytest.raises(FileExistsError, match=r"TraceLog.reopen\(path\)"):
+        TraceLog(tmp_path / "log")
+
+
+def test_a_log_belongs_to_one_recorder(tmp_path):
+    with TraceLog(tmp_path / "log") as log:
+        play(busy_run(2, 6), log, Recorder())
+        with pytest.raises(TraceError, match="holds 8 jobs, the recorder only 0"):
+            log.flush(Recorder())
+    log.close()
+    with pytest.raises(TraceError, match="is closed"):
+        log.flush(Recorder())
+
+
+def test_a_full_disk_leaves_whole_batches_and_the_next_flush_catches_up(tmp_path, monkeypatch):
+    path, history = tmp_path / "log", busy_run(2, 6)
+    recorder = Recorder()
+    with TraceLog(path) as log:
+        play(History(events=history.events[:3]), log, recorder)
+        before = recorder.trace()
+        write, calls = os.write, itertools.count()
+
+        def half(file, data):
+            if next(calls):
+                raise OSError(28, "No space left on device")
+            return write(file, data[: len(data) // 2])
+
+        recorder.record(*history.events[3])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", half)
+            with pytest.raises(OSError, match="No space left"):
+                log.flush(recorder)
+        assert Trace.read(path) == before
+        play(History(events=history.events[4:]), log, recorder)
+    assert Trace.read(path) == history.recorder().trace()
+
+
+# ------------------------------------------------------------------------- killed for real
+
+CHILD = """
+import sys
+sys.path[:0] = {path!r}
+from histories import busy_run
+from asyncsgd.trace import Recorder, TraceLog
+history = busy_run({workers}, {iterations}, seed={seed})
+recorder, log = Recorder(), TraceLog({log!r})
+print("ready", flush=True)
+for number, event in enumerate(history.events):
+    recorder.record(*event)
+    log.flush(recorder)
+    if number % 50 == 0:
+        sys.stdout.write("%d\\n" % len(recorder))
+        sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_at_a_random_moment_it_is_a_prefix_of_the_run(tmp_path, seed):
+    path = tmp_path / "log"
+    workers, iterations = 3, 20_000
+    code = CHILD.format(path=sys.path, workers=workers, iterations=iterations, seed=seed, log=str(path))
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == "ready\n"
+        # No sleeping: the child says how far it is, and dies somewhere in the work that follows.
+        promised = 0
+        for _ in range(random.Random(seed).randrange(1, 40)):
+            promised = int(child.stdout.readline())
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    trace = Trace.read(path)
+    trace.check()
+    assert promised <= len(trace) < workers + iterations
+    full = busy_run(workers, iterations, seed=seed)
+    expected = History(events=full.events[: len(trace) - workers + 1]).recorder().trace()
+    assert Trace(trace.jobs) == expected
+    assert Path(path).stat().st_size > 0
