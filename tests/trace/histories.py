@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,13 +14,14 @@ from asyncsgd.core.events import Assign, Cancel, Command, Ended, Job, Outcome
 from asyncsgd.trace import Recorder, Trace
 
 POINT = np.zeros(1)
+Event = tuple[float, list[Command], list[Ended]]
 
 
 @dataclass
 class History:
     """A server that does as it is told. It keeps the sets C_0, ..., C_{T-1} as plain lists of job ids."""
 
-    events: list[tuple[float, list[Command], list[Ended]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     jobs: list[Job] = field(default_factory=list)
     active: list[int] = field(default_factory=list)
     sets: list[list[int]] = field(default_factory=list)
@@ -81,9 +84,8 @@ class Twin:
     def of(cls, history: History) -> Twin:
         T = len(history.sets)
         sets = [*history.sets, list(history.active)]
-        delays = [tau for _, tau in history.arrivals]
-        for job in sorted(history.active)[:-1]:  # C_T without j_T
-            delays.append(T - history.jobs[job].iteration)
+        without_last = sorted(history.active)[:-1]  # C_T without j_T
+        delays = [tau for _, tau in history.arrivals] + [T - history.jobs[job].iteration for job in without_last]
         per_worker: dict[int, list[int]] = {}
         for job, tau in history.arrivals:
             per_worker.setdefault(history.jobs[job].worker, []).append(tau)
@@ -141,12 +143,20 @@ def two_workers(slow: int, iterations: int) -> History:
     return history
 
 
-def busy_run(n: int, iterations: int, seed: int = 0) -> History:
-    """n always busy workers that finish in random order."""
+def endless(n: int, seed: int = 0, history: History | None = None) -> Iterator[Event]:
+    """Yield the events of n always busy workers that finish in random order."""
     rng = np.random.default_rng(seed)
-    history = History()
+    history = History() if history is None else history
     history.assign(range(n))
-    for _ in range(iterations):
+    while True:
+        yield history.events[-1]
         job = history.active[int(rng.integers(n))]
         history.arrive(job, then=[history.jobs[job].worker])
+
+
+def busy_run(n: int, iterations: int, seed: int = 0) -> History:
+    """The first events of ``endless``."""
+    history = History()
+    for _ in itertools.islice(endless(n, seed, history), iterations + 1):
+        pass
     return history

@@ -3,10 +3,8 @@
 import itertools
 import os
 import random
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,7 +14,8 @@ from hypothesis import strategies as st
 
 from asyncsgd.core.errors import BadTraceFile, TraceError
 from asyncsgd.core.events import Outcome
-from asyncsgd.trace import Recorder, Trace, TraceLog, log
+from asyncsgd.trace import Recorder, Trace, TraceLog
+from asyncsgd.trace.log import END, _header
 
 
 def play(history: History, log: TraceLog, recorder: Recorder, every: int = 1) -> list[Trace]:
@@ -68,36 +67,26 @@ def test_a_flush_writes_only_the_news(tmp_path):
 
 def test_cut_at_every_byte_it_is_a_flush_or_refused(tmp_path):
     path, cut = tmp_path / "log", tmp_path / "cut"
-    history = busy_run(2, 6)
+    facts = {"a": "b"}
+    recorder = Recorder(metadata=facts)
+    flushes = {len(_header(facts)): recorder.trace()}  # size of the file -> what it then holds
     with TraceLog(path) as log:
-        sizes, snapshots = [], []
-        recorder = Recorder(metadata={"a": "b"})
-        for event in history.events:
+        for event in busy_run(1, 2).events:
             recorder.record(*event)
             log.flush(recorder)
-            sizes.append(path.stat().st_size)
-            snapshots.append(recorder.trace())
+            flushes[path.stat().st_size] = recorder.trace()
     data = path.read_bytes()
-    header = len(log._header({"a": "b"})) if hasattr(log, "_header") else None
-    outcomes = set()
+    flushes[len(data)] = recorder.trace()  # and the end mark
     for size in range(len(data) + 1):
         cut.write_bytes(data[:size])
-        whole = [k for k, end in enumerate(sizes) if end <= size]
-        try:
-            trace = Trace.read(cut)
-        except BadTraceFile as error:
-            assert not whole, f"{size} bytes hold {len(whole)} flushes"
-            assert str(cut) in str(error)
-            outcomes.add("refused")
+        whole = max((end for end in flushes if end <= size), default=None)
+        if whole is None:
+            with pytest.raises(BadTraceFile, match="first flush; start anew"):
+                Trace.read(cut)
             continue
-        expected = snapshots[whole[-1]] if whole else Recorder(metadata={"a": "b"}).trace()
-        clean = size in sizes or size == len(data) or (not whole and header in (None, size))
-        if whole:
-            assert trace.truncated == (not clean)
-        assert Trace(trace.jobs, trace.metadata) == expected
-        trace.check()
-        outcomes.add("whole" if clean else "torn")
-    assert outcomes == {"refused", "whole", "torn"}
+        trace = Trace.read(cut)
+        assert trace.truncated == (size not in flushes)
+        assert Trace(trace.jobs, trace.metadata) == flushes[whole]
 
 
 def test_a_tail_of_zeros_or_noise_is_ignored(tmp_path):
@@ -115,7 +104,7 @@ def test_a_tail_of_zeros_or_noise_is_ignored(tmp_path):
         assert Trace(trace.jobs) == recorder.trace()
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\x00", log.END])
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\x00", END])
 def test_a_log_without_a_header_is_refused(tmp_path, data):
     (tmp_path / "log").write_bytes(data)
     with pytest.raises(BadTraceFile, match="first flush; start anew"):
@@ -208,41 +197,32 @@ def test_a_full_disk_leaves_whole_batches_and_the_next_flush_catches_up(tmp_path
 CHILD = """
 import sys
 sys.path[:0] = {path!r}
-from histories import busy_run
+from histories import endless
 from asyncsgd.trace import Recorder, TraceLog
-history = busy_run({workers}, {iterations}, seed={seed})
 recorder, log = Recorder(), TraceLog({log!r})
-print("ready", flush=True)
-for number, event in enumerate(history.events):
+for event in endless({workers}, seed={seed}):
     recorder.record(*event)
     log.flush(recorder)
-    if number % 50 == 0:
-        sys.stdout.write("%d\\n" % len(recorder))
-        sys.stdout.flush()
+    sys.stdout.write("%d\\n" % len(recorder))
+    sys.stdout.flush()
 """
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(10))
 def test_killed_at_a_random_moment_it_is_a_prefix_of_the_run(tmp_path, seed):
-    path = tmp_path / "log"
-    workers, iterations = 3, 20_000
-    code = CHILD.format(path=sys.path, workers=workers, iterations=iterations, seed=seed, log=str(path))
+    path, workers = tmp_path / "log", 3
+    code = CHILD.format(path=sys.path, workers=workers, seed=seed, log=str(path))
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
-        assert child.stdout.readline() == "ready\n"
         # No sleeping: the child says how far it is, and dies somewhere in the work that follows.
-        promised = 0
-        for _ in range(random.Random(seed).randrange(1, 40)):
+        for _ in range(random.Random(seed).randrange(1, 300)):
             promised = int(child.stdout.readline())
     finally:
-        child.send_signal(signal.SIGKILL)
+        child.kill()
         child.wait()
         child.stdout.close()
     trace = Trace.read(path)
     trace.check()
-    assert promised <= len(trace) < workers + iterations
-    full = busy_run(workers, iterations, seed=seed)
-    expected = History(events=full.events[: len(trace) - workers + 1]).recorder().trace()
-    assert Trace(trace.jobs) == expected
-    assert Path(path).stat().st_size > 0
+    assert len(trace) >= promised
+    assert Trace(trace.jobs) == busy_run(workers, trace.iterations, seed=seed).recorder().trace()

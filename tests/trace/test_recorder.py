@@ -18,8 +18,8 @@ def started() -> tuple[History, Recorder]:
     return history, history.recorder(capacity=1)
 
 
-def end(history: History, job: int, outcome: Outcome = Outcome.LOST, **changes) -> Ended:
-    ended = Ended(history.jobs[job], outcome, len(history.sets), history.version, 0.0, len(history.active), 2)
+def end(history: History, which: int, outcome: Outcome = Outcome.LOST, **changes) -> Ended:
+    ended = Ended(history.jobs[which], outcome, len(history.sets), history.version, 0.0, len(history.active), 2)
     return dataclasses.replace(ended, **changes)
 
 
@@ -33,9 +33,12 @@ def test_the_first_recorded_cells():
     recorder = Recorder()
     recorder.record(0.25, [Assign(job, POINT, 0)], [])
     assert len(recorder) == 1
-    [row] = zip(*(getattr(recorder.trace().jobs, c).tolist() for c in ("worker", "assigned_iteration", "assigned_version", "entered", "assigned_time", "outcome", "ended_iteration", "concurrency", "workers")), strict=True)  # fmt: skip
-    assert row == (7, 2, 1, 3, 0.25, 0, -1, -1, -1)
-    assert np.isnan(recorder.trace().jobs.step[0])
+    row = recorder.trace().to_arrow().to_pylist()[0]
+    assert np.isnan([row.pop("ended_time"), row.pop("step")]).all()
+    assert row == {
+        "job": 0, "worker": 7, "assigned_iteration": 2, "assigned_version": 1, "entered": 3, "assigned_time": 0.25,
+        "outcome": "in_flight", "ended_iteration": -1, "ended_version": -1, "concurrency": -1, "workers": -1,
+    }  # fmt: skip
     recorder.record(0.75, [], [Ended(job, Outcome.APPLIED, 5, 4, 0.125, 6, 8)])
     jobs = recorder.trace().jobs
     assert (jobs.outcome[0], jobs.ended_iteration[0], jobs.ended_version[0]) == (Outcome.APPLIED, 5, 4)
@@ -79,13 +82,13 @@ def refused(history: History) -> dict:
     unknown = dataclasses.replace(end(history, flying), job=skipped)
     return {
         "unknown job": ([], [unknown], f"job {new + 1} ended, but only jobs 0..{new - 1}"),
-        "job that has ended": ([], [end(history, done)], f"job {done} of worker .* ended twice: it was applied already"),
+        "job that has ended": ([], [end(history, done)], f"job {done} of worker .* twice: it was applied already"),
         "job twice in one event": ([], [end(history, flying)] * 2, f"job {flying} of worker .* ended twice"),
         "end as in flight": ([], [end(history, flying, Outcome.IN_FLIGHT)], "cannot end as in flight"),
         "number left out": ([Assign(skipped, POINT, 0)], [], f"job {new + 1} was assigned after {new} others"),
         "number given twice": ([Assign(job, POINT, 0)] * 2, [], f"job {new} was assigned after {new + 1}"),
         "second of two": ([Assign(job, POINT, 0)], [end(history, other), unknown], "only jobs"),
-        "end of a job refused with it": ([Assign(job, POINT, 0)], [end(history, flying, job=job), unknown], "only jobs"),
+        "end of a refused job": ([Assign(job, POINT, 0)], [end(history, flying, job=job), unknown], "only jobs"),
     }  # fmt: skip
 
 

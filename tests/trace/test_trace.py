@@ -15,10 +15,10 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.trace import Jobs, Trace
 from asyncsgd.trace.columns import DTYPES
 
-PER_ARRIVAL = (
-    "job worker delay staleness time duration step outcome version concurrency workers "
-    "assigned_iteration assigned_version assigned_time"
-).split()
+PER_ARRIVAL = [
+    "job", "worker", "delay", "staleness", "time", "duration", "step", "outcome", "version", "concurrency", "workers",
+    "assigned_iteration", "assigned_version", "assigned_time",
+]  # fmt: skip
 
 
 def mixed() -> History:
@@ -113,7 +113,7 @@ def test_equality_sees_every_cell_and_fact():
 
 def test_pickling_keeps_the_columns_read_only():
     trace = mixed().trace()
-    trace.delays
+    assert trace.delays.maximum == 2
     again = pickle.loads(pickle.dumps(trace))
     assert again == trace
     assert not again.jobs.worker.flags.writeable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -222,6 +222,18 @@ class Trace:
         for name, value in IN_FLIGHT.items():
             columns[name][flying] = value
         return Trace(Jobs(**columns), self.metadata)
+
+    def until(self, iterations: int) -> Trace:
+        """Return the trace as if the run had ended after so many arrivals.
+
+        >>> Trace.from_history(workers=[0, 0, 0], assigned=[0, 1, 2], arrived=[0, 1, 2]).until(1)
+        <Trace: 2 jobs, 1 iterations: 1 in flight, 1 applied>
+        """
+        jobs = self.jobs
+        handed_out = int(np.count_nonzero(jobs.entered <= iterations))
+        ends_later = jobs.in_flight | (jobs.ended_iteration + jobs.arrived > iterations)
+        flying = np.flatnonzero(ends_later[:handed_out])
+        return replace(self.rewind(handed_out, flying), final_concurrency=len(flying))
 
     # ------------------------------------------------------------------------ in and out
 
