@@ -42,19 +42,19 @@ def aliasing(patch: Patch) -> type[Server]:
 
 
 def dispatch_before_applying(patch: Patch) -> type[Server]:
-    """The next job leaves with the model as it was before the arrival."""
-    patch.setattr(AlwaysBusy, "early", property(lambda self: True))
+    """The next job leaves with the model as it was before the arrival, though the rule is not an early one."""
+    inside = []
+    patch.setattr(AlwaysBusy, "early", property(lambda self: bool(inside)))
 
-    class Honest(Server):  # the rule still says that it is not early, as a server with this bug would
+    class Buggy(Server):
         def handle(self, event: Event) -> list[Command]:
-            patch.setattr(AlwaysBusy, "early", property(lambda self: True))
+            inside.append(event)
             try:
                 return super().handle(event)
             finally:
-                patch.setattr(AlwaysBusy, "early", property(lambda self: False))
+                inside.pop()
 
-    patch.setattr(AlwaysBusy, "early", property(lambda self: False))
-    return Honest
+    return Buggy
 
 
 def applied_twice(patch: Patch) -> type[Server]:
@@ -142,7 +142,7 @@ def lost_job_stays(patch: Patch) -> type[Server]:
 
 
 def lost_job_counts_once_more(patch: Patch) -> type[Server]:
-    """A lost job is said to have left C_t one iteration later than it did: only the identity shows it."""
+    """A lost job is said to have left C_t one iteration later than it did."""
 
     class Buggy(Server):
         def _end(self, job: Job, outcome: Outcome) -> Ended:
@@ -246,9 +246,9 @@ BUGS = {
     "delay_off_by_one": Bug(delay_off_by_one, "delay", "plain"),
     "assignment_off_by_one": Bug(assignment_off_by_one, "assigned", "uniform"),
     "staleness_in_iterations": Bug(staleness_in_iterations, "staleness", "buffer"),
-    "lost_job_stays": Bug(lost_job_stays, "in flight", "uniform"),
+    "lost_job_stays": Bug(lost_job_stays, "(in flight|record)", "uniform"),
     "lost_job_counts_once_more": Bug(lost_job_counts_once_more, "record", "uniform"),
-    "last_in_first_out": Bug(last_in_first_out, "errors", "uniform"),
+    "last_in_first_out": Bug(last_in_first_out, "FIFO", "uniform"),
     "any_order": Bug(any_order, "errors", "uniform"),
     "check_after_mutate": Bug(check_after_mutate, "refusal", "plain"),
     "error_forgets_ended": Bug(error_forgets_ended, "refusal", "plain"),

@@ -21,7 +21,20 @@ import numpy as np
 from asyncsgd.core import errors
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.dispatch import AlwaysBusy, Shuffled, Uniform
-from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Ended, Event, Job, Joined, Left, Lost, Outcome, Vector
+from asyncsgd.core.events import (
+    Arrived,
+    Assign,
+    Cancel,
+    Command,
+    Ended,
+    Event,
+    Job,
+    Joined,
+    Left,
+    Lost,
+    Outcome,
+    Vector,
+)
 from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
@@ -48,8 +61,7 @@ def fingerprint(server: Server) -> tuple[Any, ...]:
 def plain(commands: list[Command]) -> list[tuple[Any, ...]]:
     """Commands as values that compare with ==."""
     return [
-        ("assign", c.job, c.slot, c.point.tobytes()) if isinstance(c, Assign) else ("cancel", c.job)
-        for c in commands
+        ("assign", c.job, c.slot, c.point.tobytes()) if isinstance(c, Assign) else ("cancel", c.job) for c in commands
     ]
 
 
@@ -64,17 +76,25 @@ def through_file(server: Server, directory: Path, method: Method | None = None) 
     return type(server).restore(state, method or server.method)
 
 
-def refused(server: Server, event: Any, kind: type[BaseException]) -> BaseException:
+def refused(
+    server: Server, event: Any, kind: type[BaseException], before: tuple[Any, ...] | None = None
+) -> BaseException:
     """Check that the event is refused with exactly this error and that the server is as it was; the error."""
-    before, ended = fingerprint(server), server.ended
+    before, ended = before or fingerprint(server), server.ended
+    error = _error(server, event)
+    name = type(error).__name__ if error else "nothing"
+    assert type(error) is kind, f"errors: {event!r} raised {name}, not {kind.__name__}: {error}"
+    assert fingerprint(server) == before, f"refusal: {event!r} was refused but changed the server"
+    assert server.ended is ended, f"refusal: {event!r} was refused but changed server.ended"
+    return error  # type: ignore[return-value]
+
+
+def _error(server: Server, event: Any) -> BaseException | None:
     try:
         server.handle(event)
     except Exception as error:
-        assert type(error) is kind, f"errors: {event!r} raised {type(error).__name__}, not {kind.__name__}: {error}"
-        assert fingerprint(server) == before, f"refusal: {event!r} was refused but changed the server"
-        assert server.ended is ended, f"refusal: {event!r} was refused but changed server.ended"
         return error
-    raise AssertionError(f"errors: {event!r} was taken, {kind.__name__} expected")
+    return None
 
 
 # ------------------------------------------------------------------------------------------ a step rule that listens
@@ -88,6 +108,19 @@ class Heard:
     fault: Any = None
 
 
+TOLD = (
+    "worker",
+    "job",
+    "iteration",
+    "delay",
+    "staleness",
+    "version",
+    "concurrency",
+    "max_concurrency",
+    "workers",
+)
+
+
 class Mishap(Exception):
     """Raised by a step rule that was told to fail."""
 
@@ -96,7 +129,7 @@ class Mishap(Exception):
 class Spy(Step):
     """Behaves like ``inner`` and writes down what it is told."""
 
-    inner: Step = Constant(1.0)
+    inner: Step = field(default_factory=lambda: Constant(1.0))
     heard: Heard = field(default_factory=Heard, compare=False)
 
     def weight(self, arrival: Arrival) -> float:
@@ -104,8 +137,7 @@ class Spy(Step):
             raise Mishap
         if self.heard.fault is not None:
             return self.heard.fault
-        names = "worker job iteration delay staleness version concurrency max_concurrency workers".split()
-        facts = {name: getattr(arrival, name) for name in names}
+        facts = {name: getattr(arrival, name) for name in TOLD}
         facts |= {"x": arrival.x.tobytes(), "point": arrival.point.tobytes()}
         facts["weight"] = self.inner.weight(arrival)
         self.heard.facts = facts
@@ -170,7 +202,12 @@ class Watch:
             for number in self.active:
                 self.entries[number].memberships += 1
         present = len(self.queues)
-        commands = server.handle(event)
+        try:
+            commands = server.handle(event)
+        except errors.OutOfOrder as error:
+            raise AssertionError(f"FIFO: {event!r} is at the head of its queue, yet: {error}") from error
+        except errors.AsyncSGDError as error:
+            raise AssertionError(f"errors: {event!r} must be taken, yet: {error}") from error
         self._check_twins(event, commands)
         if isinstance(event, Arrived):
             self._check_heard(event, x_before, version_before, present)
@@ -184,9 +221,18 @@ class Watch:
 
     def refuse(self, event: Any, kind: type[BaseException]) -> BaseException:
         """Send an event that must be refused."""
-        error = refused(self.server, event, kind)
-        for twin in self.twins:
-            refused(twin, event, kind)
+        return self._refuse(event, kind, fingerprint(self.server))
+
+    def refuse_everything(self) -> None:
+        """Send every bad event there is at this moment."""
+        before = fingerprint(self.server)
+        for event, kind in self.bad_events():
+            self._refuse(event, kind, before)
+
+    def _refuse(self, event: Any, kind: type[BaseException], before: tuple[Any, ...]) -> BaseException:
+        error = refused(self.server, event, kind, before)
+        for twin in self.twins:  # whose states are compared after the next event
+            assert type(_error(twin, event)) is kind, f"restore: {event!r} is refused in another way"
         return error
 
     def fork(self, directory: Path) -> None:
@@ -245,6 +291,9 @@ class Watch:
         assert ends == [*first, *cancelled], f"once: {event!r} ended {ends}, expected {first} and cancelled {cancelled}"
         expected = outcomes + [Outcome.CANCELLED] * len(cancelled)
         assert [e.outcome for e in ended] == expected, f"outcome: {[e.outcome for e in ended]}, expected {expected}"
+        if self.rule.restart_after is not None:
+            ahead = [self.server.version - self.entries[number].version for number in cancelled]
+            assert min(ahead, default=self.rule.restart_after) >= self.rule.restart_after, f"restart: too soon, {ahead}"
         if not isinstance(event, Arrived):  # what is stale or over was cancelled by the arrival that made it so
             assert not cancelled, f"once: {event!r} cancelled {cancelled}"
         size = len(self.active)  # those ended by this event leave one after the other
@@ -289,9 +338,7 @@ class Watch:
             assert point.tobytes() == x.tobytes(), f"assigned: the point of {job} is not x^({iteration})"
             assert job.entered == self.t, f"assigned: {job} enters C_{self.t}"
             assert not point.flags.writeable, f"read-only: the point of {job} can be written to"
-            self.entries.append(
-                Entry(job, point, point.tobytes(), iteration, version, self.t, command.slot)
-            )
+            self.entries.append(Entry(job, point, point.tobytes(), iteration, version, self.t, command.slot))
             self.active.add(job.id)
             self.queues[job.worker].append(job.id)
 
@@ -355,6 +402,9 @@ class Watch:
         else:
             assert self.active, "concurrency: workers are here and none has a job"
             assert all(len(queue) <= 1 for queue in self.queues.values()), "concurrency: a busy worker got a job"
+        if rule.restart_after is not None:
+            ahead = [server.version - self.entries[number].version for number in self.active]
+            assert max(ahead, default=0) < rule.restart_after, f"restart: jobs {ahead} versions behind go on"
         # points
         slots: dict[int, int] = {}
         for number in self.active:
@@ -506,5 +556,4 @@ def drive(watch: Watch, *, steps: int = 120, seed: int = 0, directory: Path | No
     watch.handle(Joined([3, 0, 5]))
     for action in rng.choices(actions, weights=[60, 6, 4, 3, 20, 3, 1], k=steps):
         action()
-    for event, kind in watch.bad_events():
-        watch.refuse(event, kind)
+    watch.refuse_everything()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from core.bugs import BUGS
 from core.checks import Watch, drive, spied
 
+from asyncsgd.core.events import Ended, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.methods import async_sgd, fedbuff, federated_async_sgd
 
@@ -34,6 +36,37 @@ def test_the_bug_is_caught(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     bug = BUGS[name]
     kind = bug.plant(monkeypatch)
     with pytest.raises(AssertionError, match=rf"^{bug.check}: "):
-        run(kind, bug.method, tmp_path)
-    monkeypatch.undo()
-    run(Server, bug.method, tmp_path)  # and it is the bug that is caught, nothing else
+        run(kind, bug.method, tmp_path)  # the same run that the real server passes above
+
+
+def test_the_identity_alone_sees_a_miscount() -> None:
+    """Other checks see most bugs first; so show that the identity is no tautology, one wrong number at a time."""
+    watch = Watch(Server(np.zeros(3), spied(METHODS["uniform"])))
+    drive(watch, seed=1)
+    watch._check_identity()
+
+    def wrong(number: int, **change: int) -> None:
+        entry = watch.entries[number]
+        right = entry.ended
+        assert isinstance(right, Ended)
+        entry.ended = replace(right, **change)
+        with pytest.raises(AssertionError, match=r"^identity: "):
+            watch._check_identity()
+        entry.ended = right
+
+    by_outcome = {entry.outcome: number for number, entry in enumerate(watch.entries)}
+    for outcome in (Outcome.APPLIED, Outcome.LOST, Outcome.REJECTED):
+        number = by_outcome[outcome]
+        wrong(number, iteration=watch.entries[number].ended.iteration + 1)  # type: ignore[union-attr]
+    wrong(by_outcome[Outcome.LOST], outcome=Outcome.APPLIED)
+    lost = watch.entries[by_outcome[Outcome.LOST]]
+    lost.ended, ended = None, lost.ended  # it stays in C_t
+    with pytest.raises(AssertionError, match=r"^identity: "):
+        watch._check_identity()
+    lost.ended = ended
+    for name in ("sum_of_sizes", "sum_recorded"):
+        setattr(watch, name, getattr(watch, name) + 1)
+        with pytest.raises(AssertionError, match=r"^identity: "):
+            watch._check_identity()
+        setattr(watch, name, getattr(watch, name) - 1)
+    watch._check_identity()

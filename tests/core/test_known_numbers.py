@@ -2,21 +2,17 @@
 
 import heapq
 import math
-from itertools import count, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from core.twins import ledger
 
 from asyncsgd import methods as m
 from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.events import Arrived, Assign, Cancel, Joined, Lost, Outcome
 from asyncsgd.core.gather import Memory
-from asyncsgd.core.random import GAMMA, MASK, below, derive, mix
 from asyncsgd.core.server import Server
-from asyncsgd.core.transforms import Clip
-from asyncsgd.core.vectors import norm, subtract_scaled
 
 
 def clocked(server, durations, arrivals, update=lambda point, job: np.zeros_like(point)):
@@ -58,7 +54,9 @@ def gradient(x, seed):
     return x + np.random.Generator(np.random.Philox(key=seed)).standard_normal(x.shape[0])
 
 
-@pytest.mark.parametrize("method", [m.async_sgd(0.07), m.minibatch_sgd(0.07), m.federated_async_sgd(0.07, concurrency=1)])
+@pytest.mark.parametrize(
+    "method", [m.async_sgd(0.07), m.minibatch_sgd(0.07), m.federated_async_sgd(0.07, concurrency=1)]
+)
 def test_one_worker_is_plain_sgd(method):
     x = [1.0, -2.0, 3.0]
     server = Server(np.array(x), method, seed=5)
@@ -138,8 +136,9 @@ def test_dividing_above_the_concurrency_uses_hardly_anything():
 
 def test_mishchenko_counts_workers_not_concurrency():
     """n = 4 and τ up to 5 with 6 jobs in flight: η·4/max(4, τ)."""
-    server = Server(np.zeros(1), m.mishchenko(1.0).using(dispatch=m.fedasync(
-        concurrency=6, steps=1, local_stepsize=1.0).dispatch))
+    server = Server(
+        np.zeros(1), m.mishchenko(1.0).using(dispatch=m.fedasync(concurrency=6, steps=1, local_stepsize=1.0).dispatch)
+    )
     log = clocked(server, [1, 1, 1, 9], 200)
     assert max(delays(log)) > 4
     assert [ended.step for ended in log] == [4 / max(4, tau) for tau in delays(log)]
@@ -375,31 +374,7 @@ def test_mifa_waits_for_everybody():
     assert server.x[0] == -5.0
 
 
-# ---------------------------------------------------------------------------------- clipping and noise
-
-
-def true_norm(g):
-    return math.sqrt(math.fsum(float(value) ** 2 for value in g))
-
-
-def test_clipping_keeps_the_norm_and_the_direction():
-    random = np.random.Generator(np.random.Philox(key=4))
-    for dim in [1, 2, 3, 10, 1000, 5000] * 5:
-        g = random.standard_normal(dim) * 10.0 ** random.integers(-5, 6)
-        bound = 10.0 ** random.uniform(-3, 3)
-        clipped = Clip(bound).apply({}, g, None)
-        if true_norm(g) <= bound:
-            assert clipped is g
-        else:
-            assert bound * (1 - 1e-14) <= true_norm(clipped) <= bound * (1 + 1e-15)
-            np.testing.assert_allclose(clipped / bound, g / true_norm(g), rtol=1e-14)
-
-
-def test_clipping_a_huge_update_leaves_its_direction():
-    """The squares overflow, the norm does not: the update is clipped, not wiped out."""
-    assert norm(np.array([3e200, 4e200])) == pytest.approx(5e200, rel=1e-15)
-    assert Clip(10.0).apply({}, np.array([3e200, -4e200]), None) == pytest.approx([6.0, -8.0])
-    assert norm(np.array([math.inf, 1.0])) == math.inf
+# ---------------------------------------------------------------------------------- noise
 
 
 def test_noise_has_the_stated_size():
@@ -419,106 +394,3 @@ def test_noise_has_the_stated_size():
     assert abs(moves.mean()) < 5 * expected / math.sqrt(samples)
     neighbours = np.corrcoef(moves[:-1].ravel(), moves[1:].ravel())[0, 1]
     assert abs(neighbours) < 5 / math.sqrt(samples), "two flushes must not share their noise"
-
-
-# ---------------------------------------------------------------------------------- vector operations
-
-
-def test_the_norm_is_exact_to_1e_15_and_folds_as_stated():
-    random = np.random.Generator(np.random.Philox(key=5))
-    lengths = [0, 1, 2, 3, 1023, 1024, 1025, 2047, 2048, 2049, 5000, *random.integers(0, 5001, 20).tolist()]
-    for length in lengths:
-        g = random.standard_normal(length)
-        assert norm(g) == ledger.norm(g.tolist())
-        assert norm(g) == pytest.approx(true_norm(g), rel=1e-15, abs=0.0)
-        single = g.astype(np.float32)
-        assert norm(single) == ledger.norm(single.tolist())
-
-
-def test_the_norm_of_more_than_one_block_of_rows_folds_as_stated():
-    g = np.random.Generator(np.random.Philox(key=6)).standard_normal(16 * 1024 + 1500)
-    assert norm(g) == ledger.norm(g.tolist())
-
-
-@pytest.mark.parametrize("length", [0, 1, 8191, 8192, 8193, 16384, 20000])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_subtract_scaled_is_a_plain_loop(length, dtype):
-    random = np.random.Generator(np.random.Philox(key=length))
-    x, g = random.standard_normal(length).astype(dtype), random.standard_normal(length).astype(dtype)
-    scale = dtype(0.3)
-    expected = np.array([a - scale * b for a, b in zip(x, g, strict=True)], dtype=dtype)
-    out, before = np.full(length, np.nan, dtype=dtype), x.copy()
-    subtract_scaled(x, 0.3, g, out)
-    assert out.tobytes() == expected.tobytes()
-    assert x.tobytes() == before.tobytes()
-    subtract_scaled(x, 0.3, g, x)
-    assert x.tobytes() == expected.tobytes()
-
-
-# ---------------------------------------------------------------------------------- random numbers
-
-
-def test_the_generator_is_splitmix64():
-    """The published first outputs for the seed 1234567."""
-    state, outputs = 1234567, []
-    for _ in range(5):
-        state = (state + GAMMA) & MASK
-        outputs.append(mix(state))
-    assert outputs == [
-        6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
-    ]  # fmt: skip
-
-
-def draws(seed, n, how_many):
-    state, values = seed, []
-    for _ in range(how_many):
-        state, k = below(state, n)
-        values.append(k)
-    return values
-
-
-def test_the_stream_never_changes():
-    """Golden values: if these change, every recorded run is lost."""
-    assert draws(0, 10, 12) == [8, 4, 0, 9, 1, 3, 1, 7, 2, 9, 3, 7]
-    assert draws(42, 1000, 8) == [8, 4, 0, 9, 1, 3, 1, 7, 2, 9, 3, 700]
-    assert draws(7, 2**31 + 1, 4) == [36052587, 1934368832, 1251833272, 1004921424]
-    assert derive(0) == 16294208416658607535
-    assert derive(0, 1) == 12935080325729570654
-    assert derive(2**64 - 1, 5, 6) == 356994415815278390
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 100])
-def test_draws_are_uniform(n):
-    """Chi-square with n - 1 degrees of freedom: mean n - 1, variance 2(n - 1); five deviations allowed."""
-    how_many = 20_000
-    counts = np.bincount(draws(derive(1, n), n, how_many), minlength=n)
-    assert len(counts) == n
-    chi_square = float(((counts - how_many / n) ** 2).sum() / (how_many / n))
-    assert chi_square <= n - 1 + 5 * math.sqrt(2 * (n - 1))
-
-
-def test_draws_reject_what_would_bias_them():
-    """n just above 2^31: a product alone would give about half the numbers twice as often as the others."""
-    n = (1 << 31) + 1
-    values = draws(3, n, 4000)
-    assert max(values) < n
-    assert sum(value % 2 for value in values) / 4000 == pytest.approx(0.5, abs=0.04)
-    assert sum(value < n // 2 for value in values) / 4000 == pytest.approx(0.5, abs=0.04)
-
-
-def naive_below(state, n):
-    """Lemire's method with the rejection written out: take 32 bits; refuse those past the last full multiple."""
-    for step in count(1):
-        high = mix((state + step * GAMMA) & MASK) >> 32
-        if (high * n) % (1 << 32) >= (1 << 32) % n:
-            return (state + step * GAMMA) & MASK, high * n >> 32
-    raise AssertionError
-
-
-def test_below_equals_lemires_method_written_out():
-    for n in (1, 3, 10, 1000, (1 << 31) + 1, 3 * (1 << 30), (1 << 32) - 1):
-        state = derive(n)
-        for _ in range(300):
-            expected = naive_below(state, n)
-            assert below(state, n) == expected
-            state = expected[0]

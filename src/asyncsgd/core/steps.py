@@ -10,10 +10,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import count, nonnegative, positive
+
+Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class Step(ABC):
     """Why fast workers weigh more under this rule, or None."""
     bounded: ClassVar[bool] = True
     """Whether every weight is at most 1, as the accounting of differential privacy needs."""
+    sees: ClassVar[Sees] = "everything"
+    """What the weight depends on: the delay (with τ_C and n), the staleness alone, or anything. Says what compiles."""
 
     def __post_init__(self) -> None:
         positive("stepsize", self.stepsize)
@@ -38,6 +42,8 @@ class Step(ABC):
 class Constant(Step):
     """η_t = η (Theorems 1 and 3)."""
 
+    sees: ClassVar[Sees] = "nothing"
+
     def weight(self, arrival: Arrival) -> float:
         return 1.0
 
@@ -47,6 +53,7 @@ class DelayAdaptive(Step):
     """η_t = η · min(1, τ_C / τ_t): our form of Theorem 2, which keeps at least a quarter of the total step."""
 
     favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
+    sees: ClassVar[Sees] = "delay"
 
     def weight(self, arrival: Arrival) -> float:
         if arrival.delay <= arrival.max_concurrency:
@@ -64,6 +71,7 @@ class DropAbove(Step):
 
     threshold: float | None = None
     favours_fast: ClassVar[str | None] = "updates with a long delay are dropped"
+    sees: ClassVar[Sees] = "delay"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +88,7 @@ class DivideAbove(Step):
     """η_t = η where τ_t <= τ_C, else η / τ_t: the paper's "tuning the stepsize" paragraph, word for word."""
 
     favours_fast: ClassVar[str | None] = "updates with a long delay get a much smaller step"
+    sees: ClassVar[Sees] = "delay"
 
     def weight(self, arrival: Arrival) -> float:
         return 1.0 if arrival.delay <= arrival.max_concurrency else 1.0 / arrival.delay
@@ -90,6 +99,7 @@ class WorkersOverDelay(Step):
     """η_t = η · n / max(n, τ_t) (Mishchenko et al. 2022)."""
 
     favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
+    sees: ClassVar[Sees] = "delay"
 
     def weight(self, arrival: Arrival) -> float:
         return arrival.workers / max(arrival.workers, arrival.delay)
@@ -100,6 +110,7 @@ class DivideByStaleness(Step):
     """η_t = η / max(1, s) (staleness-aware; Zhang et al. 2016)."""
 
     favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+    sees: ClassVar[Sees] = "staleness"
 
     def weight(self, arrival: Arrival) -> float:
         return 1.0 / max(1, arrival.staleness)
@@ -111,6 +122,7 @@ class Polynomial(Step):
 
     power: float = 0.5
     favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+    sees: ClassVar[Sees] = "staleness"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +141,7 @@ class Hinge(Step):
     a: float = 10.0
     b: float = 6.0
     favours_fast: ClassVar[str | None] = "stale updates get a smaller step"
+    sees: ClassVar[Sees] = "staleness"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,6 +159,7 @@ class DropStale(Step):
 
     limit: int = 1
     favours_fast: ClassVar[str | None] = "stale updates are dropped"
+    sees: ClassVar[Sees] = "staleness"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,11 +1,12 @@
 """Run a server and its twin side by side along a script of small integers, and compare after every event."""
 
 import numpy as np
-from core.twins.methods import local_steps
+from core.twins.work import local_steps
 
 from asyncsgd.core.events import Arrived, Assign, Joined, Left, Lost, Outcome
 from asyncsgd.core.random import below, derive
 from asyncsgd.core.server import Server
+from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.core.work import LocalSteps
 
 MOST_WORKERS = 9
@@ -29,15 +30,20 @@ def pull(y, worker, seed):
     return y * 0.75 - shift if isinstance(y, np.ndarray) else [value * 0.75 - shift for value in y]
 
 
-def side_by_side(method, make_twin, script, *, start, dim=3, seed=0, dtype=np.float64, large=1e6):
-    """Feed both the same events; ``script`` holds (kind, which, number) triples, read modulo what is possible."""
+def side_by_side(method, make_twin, script, *, start, dim=3, seed=0, dtype=np.float64, large=1e6, restore_every=None):
+    """Feed both the same events; ``script`` holds (kind, which, number) triples, read modulo what is possible.
+
+    Every ``restore_every`` events the server is saved, thrown away and restored.
+    """
     number = float if dtype == np.float64 else np.float32
     x = np.array(vector(seed, dim, 1.0), dtype=dtype)
     server = Server(x.copy(), method, seed)
     twin = make_twin([number(value) for value in x], seed=seed, number=number)
     fresh = start
     _both(server, twin, Joined(range(start)))
-    for kind, which, value in script:
+    for place, (kind, which, value) in enumerate(script):
+        if restore_every and place % restore_every == restore_every - 1:
+            server = Server.restore(unpack(*pack(server.state())), method)
         heads = _heads(twin)
         if kind == 12:
             fresh = _join(server, twin, which, value, fresh)
