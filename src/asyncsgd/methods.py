@@ -195,15 +195,18 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
     return Method("picky_sgd", DropDrifted(stepsize, threshold), AlwaysBusy(concurrency))
 
 
-def adadelay(smoothness: float, *, c: float = 1.0, coordinates: bool = False, stepsize: float = 1.0) -> Method:
-    """AdaDelay: η_t = 1/(L + c√(t+τ)), t from 1; the answer is the averaged iterate (Sra et al. 2016).
+def adadelay(
+    smoothness: float, *, c: float | None = None, coordinates: bool = False, stepsize: float = 1.0
+) -> Method:
+    """AdaDelay: η_t = 1/(L + c√(t+τ)), t from 1, c = 1 unless given; the answer is the averaged iterate (Sra 2016).
 
     ``coordinates`` gives every coordinate its own c_j = √(mean of i/(i+τ_i) g_j²). ``stepsize`` multiplies all.
     """
     if coordinates:
-        rule: Step = Constant(stepsize)
-        return Method("adadelay", rule, optimizer=AdaDelayCoordinates(smoothness), average=True)
-    return Method("adadelay", AdaDelay(stepsize, smoothness, c), average=True)
+        if c is not None:
+            raise BadParameter("c", c, "has no meaning with coordinates=True, which finds its own", "leave c out")
+        return Method("adadelay", Constant(stepsize), optimizer=AdaDelayCoordinates(smoothness), average=True)
+    return Method("adadelay", AdaDelay(stepsize, smoothness, 1.0 if c is None else c), average=True)
 
 
 def staleness_aware(stepsize: float, *, workers: int, splits: int | None = None) -> Method:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
+
+
+def plain(part: Any) -> None:
+    """Turn the NumPy scalars among a frozen part's parameters into Python numbers.
+
+    A float64 scalar would make arithmetic with a float32 model run in float64, so the bits would depend on how the
+    number was written.
+    """
+    for parameter in fields(part):
+        value = getattr(part, parameter.name)
+        if isinstance(value, np.generic):
+            object.__setattr__(part, parameter.name, value.item())
 
 
 def _is_number(value: Any) -> bool:

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from asyncsgd.core.check import plain
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
 from asyncsgd.core.errors import BadParameter, BiasWarning
 from asyncsgd.core.gather import Buffer, Each, Gather
@@ -32,9 +33,11 @@ class Method:
     gather: Gather = field(default_factory=Each)
     optimizer: Optimizer = field(default_factory=SGD)
     average: bool = False
-    """Whether the answer is the mean of all versions instead of the last one."""
+    """Whether the answer is the mean of the versions 1, 2, ... instead of the last one."""
 
     def __post_init__(self) -> None:
+        for part in (self.step, self.dispatch, self.work, *self.transforms, self.gather, self.optimizer):
+            plain(part)
         if isinstance(self.gather, Buffer) and self.gather.noise:
             if not any(isinstance(transform, Clip) for transform in self.transforms):
                 raise BadParameter(

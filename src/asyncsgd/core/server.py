@@ -283,11 +283,12 @@ class Server:
 
     def _check_vector(self, job: Job, g: Vector) -> None:
         x = self.x
-        if isinstance(g, np.ndarray) and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
+        ordinary = type(g) is np.ndarray or (isinstance(g, np.ndarray) and not isinstance(g, np.ma.MaskedArray))
+        if ordinary and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
             return
         who = f"worker {job.worker}, job {job.id}: the update"
-        if not isinstance(g, np.ndarray) or g.ndim != 1:
-            kind = f"an array of shape {g.shape}" if isinstance(g, np.ndarray) else f"a {type(g).__name__}"
+        if not ordinary or g.ndim != 1:
+            kind = f"an array of shape {g.shape}" if ordinary else f"a {type(g).__name__}"
             raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
         if g.shape != x.shape:
             raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")

@@ -101,6 +101,10 @@ class Update:
                 f"remembers {mine}, the saved state {saved}",
                 "restore with the options it was saved with",
             )
+        held, size = state["memory"]["gather"].get("held", 0), getattr(self.method.gather, "size", None)
+        if size is not None and held >= size:
+            fix = f"restore with a buffer of more than {held}"
+            raise BadParameter("buffer", size, f"is too small for the {held} updates that the saved one holds", fix)
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
