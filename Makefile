@@ -6,10 +6,10 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format venv clean
+.PHONY: help demo test check bench-simulate format venv clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## one straggler among eight workers: synchronous against asynchronous
 	@$(RUN) asyncsgd demo
@@ -23,6 +23,9 @@ check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports --no-logo
 	$(RUN) pytest -q src
+
+bench-simulate: $(VENV)/.torch ## the simulator against C, NumPy, SimPy and torch loops, in one run
+	$(VENV)/bin/python benchmarks/simulate
 
 format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
 	$(RUN) ruff check --fix-only
@@ -51,3 +54,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd and the development tools"
 	@$(PIP) -c constraints.txt -e '.[dev]'
 	@touch $(VENV)/.core $@
+
+$(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd, the development tools and PyTorch"
+	@$(PIP) -c constraints.txt -e '.[dev,torch]'
+	@touch $(VENV)/.core $(VENV)/.dev $@

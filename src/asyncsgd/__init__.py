@@ -39,7 +39,18 @@ from asyncsgd.methods import (
     shuffled_async_sgd,
     staleness_aware,
 )
-from asyncsgd.simulate import Run, durations, simulate
+from asyncsgd.simulate import (
+    Comparison,
+    EdgeWarning,
+    Run,
+    Sweep,
+    TargetNotReached,
+    compare,
+    durations,
+    grid,
+    simulate,
+    sweep,
+)
 from asyncsgd.trace import Trace
 
 __version__ = "0.1.0"
@@ -50,6 +61,8 @@ __all__ = [
     "AsyncSGDError",
     "BiasWarning",
     "Cancel",
+    "Comparison",
+    "EdgeWarning",
     "Job",
     "Joined",
     "Left",
@@ -58,11 +71,14 @@ __all__ = [
     "Outcome",
     "Run",
     "Server",
+    "Sweep",
+    "TargetNotReached",
     "Trace",
     "adadelay",
     "adam",
     "async_sgd",
     "clipped",
+    "compare",
     "dc_asgd",
     "delay_adaptive",
     "delayed_average",
@@ -71,6 +87,7 @@ __all__ = [
     "fedasync",
     "fedbuff",
     "federated_async_sgd",
+    "grid",
     "local_sgd",
     "methods",
     "mifa",
@@ -84,6 +101,7 @@ __all__ = [
     "shuffled_async_sgd",
     "simulate",
     "staleness_aware",
+    "sweep",
     "tasks",
     "trace",
 ]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import sys
-from typing import Annotated
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asyncsgd import __version__
 from asyncsgd.core.errors import AsyncSGDError
+
+if TYPE_CHECKING:
+    from asyncsgd.simulate.config import Config
 
 app = typer.Typer(
     name="asyncsgd",
@@ -16,7 +22,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
 )
+
+File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
+Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
 
 
 @app.callback()
@@ -34,7 +44,7 @@ def version() -> None:
 def demo(
     workers: Annotated[int, typer.Option(help="How many workers.")] = 8,
     slowdown: Annotated[float, typer.Option(help="How many times slower the last one is.")] = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print numbers for a program.")] = False,
+    json: Json = False,
 ) -> None:
     """One straggler among eight workers: synchronous against asynchronous, simulated.
 
@@ -45,8 +55,128 @@ def demo(
     show(workers=workers, slowdown=slowdown, as_json=json)
 
 
+@app.command()
+def simulate(config: File, json: Json = False) -> None:
+    """Simulate the method(s) of a file and print loss, times and delays.
+
+    Example: asyncsgd simulate examples/straggler.toml
+    """
+    from asyncsgd.simulate import config as configs
+    from asyncsgd.simulate.simulate import simulate as run_one
+
+    described = configs.load(config)
+    iterations = _iterations(described)
+    rows: list[dict[str, Any]] = []
+    with _progress(len(described.methods) * iterations, "simulating") as advance:
+        for name, recipe in described.methods.items():
+            run = run_one(described.task, recipe(None), described.durations, progress=advance, **{**described.run})
+            delays = run.trace.delays
+            last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")}
+            rows.append(
+                {
+                    "method": name,
+                    "iterations": run.trace.iterations,
+                    "seconds": float(run.metrics["time"][-1]),
+                    **({key: None for key in last} if run.diverged is not None else last),
+                    "diverged": run.diverged,
+                    "average_delay": delays.average,
+                    "maximum_delay": delays.maximum,
+                    "concurrency": delays.concurrency,
+                }
+            )
+    _show(rows, json, f"{config.name}: simulated")
+
+
+@app.command()
+def sweep(config: File, json: Json = False) -> None:
+    """Run a whole grid of step sizes for the method(s) of a file and print the best.
+
+    Example: asyncsgd sweep examples/paper_figure.toml --json
+    """
+    from asyncsgd.simulate import config as configs
+    from asyncsgd.simulate.sweep import sweep as run_grid
+
+    described = configs.load(config)
+    if "stepsizes" not in described.sweep:
+        raise configs.BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
+    if "every" in described.run:
+        raise configs.BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
+    run = {"iterations": _iterations(described)}
+    grid = dict(described.sweep)
+    grid.setdefault("seeds", [described.run.get("seed", 0)])
+    rows: list[dict[str, Any]] = []
+    lanes = len(grid["stepsizes"]) * len(grid["seeds"])
+    with _progress(len(described.methods) * lanes * run["iterations"], "sweeping") as advance:
+        for name, recipe in described.methods.items():
+            found = run_grid(described.task, recipe, described.durations, progress=advance, **run, **grid)
+            reached = found.target is not None
+            rows.append(
+                {
+                    "method": name,
+                    "stepsize": found.best,
+                    "iterations_to_target": found.best_iterations if reached else None,
+                    "seconds_to_target": found.best_time if reached else None,
+                    found.metric: float(found.final[found.index].mean()),
+                    "diverged": int(found.diverged.sum()),
+                    "runs": int(found.diverged.size),
+                    "on_edge": found.on_edge,
+                }
+            )
+    _show(rows, json, f"{config.name}: best of the grid")
+
+
+def _iterations(described: Config) -> int:
+    from asyncsgd.simulate.config import BadConfig
+
+    if "iterations" not in described.run:
+        raise BadConfig("the key run.iterations is missing; add it below [run]")
+    return int(described.run["iterations"])
+
+
+class _progress:
+    """A bar on the terminal while long work goes on; nothing where nobody looks."""
+
+    def __init__(self, total: int, what: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        return lambda done: self._bar.advance(self._task, done)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+    if as_json:
+        typer.echo(jsonlib.dumps(rows, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for key in rows[0]:
+        if any(row[key] is not None for row in rows):
+            table.add_column(key.replace("_", " "), justify="left" if key == "method" else "right")
+    for row in rows:
+        table.add_row(*(_cell(row[key]) for key in rows[0] if any(other[key] is not None for other in rows)))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
+    warnings.showwarning = lambda message, *_, **__: typer.echo(f"asyncsgd: warning: {message}", err=True)
     try:
         app()
     except AsyncSGDError as error:

@@ -1,6 +1,25 @@
-"""Simulate any method under any delays, on a clock of its own."""
+"""Simulate any method under any delays, on a clock of its own.
+
+::
+
+    durations ──▶ schedule (compiled) ──▶ arrivals ──▶ replay (compiled lanes, or the core's own code) ──▶ Run, Sweep
+                  clock (plain: the judge)  ▲
+                  a recorded Trace ─────────┘
+"""
 
 from asyncsgd.simulate import durations
 from asyncsgd.simulate.simulate import Run, simulate
+from asyncsgd.simulate.sweep import Comparison, EdgeWarning, Sweep, TargetNotReached, compare, grid, sweep
 
-__all__ = ["Run", "durations", "simulate"]
+__all__ = [
+    "Comparison",
+    "EdgeWarning",
+    "Run",
+    "Sweep",
+    "TargetNotReached",
+    "compare",
+    "durations",
+    "grid",
+    "simulate",
+    "sweep",
+]

@@ -1,7 +1,8 @@
-"""One call: a task, a method and durations in; the model, the trace and the metrics out."""
+"""One call: a task, a method and durations (or a recorded trace) in; the model, the trace and the metrics out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, NotFinite
 from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
+from asyncsgd.core.update import Update
+from asyncsgd.simulate import replay, schedule
+from asyncsgd.simulate.arrivals import Arrivals, to_trace
 from asyncsgd.simulate.clock import play
 from asyncsgd.simulate.durations import Durations
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,51 +30,202 @@ class Run:
     """What a run leaves behind."""
 
     x: Vector
-    """The model the method answers with."""
+    """The model the method answers with; NaN if the run diverged."""
     trace: Trace
     metrics: dict[str, NDArray[Any]]
     """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
+    method: Method
+    diverged: int | None = None
+    """The iteration at which the run was seen to diverge, or None."""
+    compiled: bool = False
+    """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
 
 
 def simulate(
     task: Task,
     method: Method,
-    durations: Durations,
+    durations: Durations | Trace,
     *,
-    iterations: int,
+    iterations: int | None = None,
     seed: int = 0,
     every: int | None = None,
+    progress: Progress | None = None,
 ) -> Run:
-    """Run a method until ``iterations`` gradients have arrived, evaluating ``every`` so many (by default 100 times).
+    """Run a method until ``iterations`` gradients have arrived, evaluating the task ``every`` so many.
 
-    The delay identity is checked at the end; a run whose record contradicts itself raises.
+    In place of durations a recorded trace may be given: the same workers finish at the same times, and only the
+    numbers are new. The delay identity is checked at the end; a record that contradicts itself raises.
+
+    >>> from asyncsgd import tasks, methods
+    >>> from asyncsgd.simulate import durations
+    >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 16]), iterations=400)
+    >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
+    (16, True)
     """
-    count("iterations", iterations)
+    iterations = check_request(task, method, durations, iterations)
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
-    known = getattr(task, "offsets", None)
-    if known is not None and len(known) != durations.workers:
-        raise BadParameter(
-            "durations",
-            f"{durations.workers} workers",
-            f"do not fit a task of {len(known)}",
-            "give as many of each",
-        )
-    method.check(workers=durations.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+    metadata = {"method": method.name, "seed": str(seed)}
+    if isinstance(durations, Durations) and not schedule.compiles(method.dispatch):
+        return _through_server(task, method, durations, iterations, seed, every, metadata, progress)
+    arrivals = arrivals_of(durations, method, iterations, seed)
+    if replay.compiles(method, task):
+        return _compiled(task, method, arrivals, seed, every, metadata, progress)
+    return _through_core(task, method, arrivals, seed, every, metadata, progress)
+
+
+def check_request(task: Task, method: Method, durations: Durations | Trace, iterations: int | None) -> int:
+    """Refuse what cannot be simulated; the number of iterations."""
+    if isinstance(durations, Trace):
+        known = durations.iterations
+        if iterations is not None and iterations > known:
+            fix = f"pass at most {known}, or durations instead of a trace"
+            raise BadParameter("iterations", iterations, f"are more than the trace's {known} arrivals", fix)
+        iterations = known if iterations is None else iterations
+        workers = int(durations.jobs.worker.max(initial=-1)) + 1
+    else:
+        workers = durations.workers
+    count("iterations", iterations)
+    assert iterations is not None
+    expected = getattr(task, "workers", None)
+    if expected is not None and workers > expected:
+        fix = f"give {expected} durations, or make the task with workers={workers}"
+        raise BadParameter("durations", f"{workers} workers", f"do not fit a task made for {expected}", fix)
+    method.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+    return iterations
+
+
+def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
+    """Who arrives when, from a compiled schedule or from a record."""
+    if isinstance(durations, Trace):
+        return Arrivals.of(durations).first(iterations)
+    return Arrivals.of(schedule.schedule(method.dispatch, durations, iterations=iterations, seed=seed))
+
+
+def _compiled(
+    task: Any,
+    method: Method,
+    arrivals: Arrivals,
+    seed: int,
+    every: int,
+    metadata: dict[str, str],
+    progress: Progress | None,
+) -> Run:
+    result = replay.replay_lanes(
+        arrivals, task, method, stepsizes=[method.step.stepsize], seeds=[seed], every=every, progress=progress
+    )
+    assert result.weighed is not None
+    trace = to_trace(arrivals, result.weighed, replay.share(method, result.weighed.weight), metadata)
+    trace.check(early=method.dispatch.early)
+    diverged = int(result.diverged[0])
+    kept = result.iteration <= (result.reached if diverged < 0 else diverged)
+    columns = {name: values[kept, 0] for name, values in result.metrics.items()}
+    metrics = _with_time(result.iteration[kept], arrivals, columns)
+    return Run(result.x[:, 0], trace, metrics, method, None if diverged < 0 else diverged, compiled=True)
+
+
+def _through_core(
+    task: Task,
+    method: Method,
+    arrivals: Arrivals,
+    seed: int,
+    every: int,
+    metadata: dict[str, str],
+    progress: Progress | None,
+) -> Run:
+    table = _Metrics(task, every, len(arrivals), progress)
+    table.take(0, task.initial())
+
+    def after(t: int, update: Update) -> bool:
+        return table.take(t, update.output)
+
+    update, weighed, steps, broken = replay.replay_core(arrivals, task, method, seed=seed, after=after)
+    diverged = table.diverged if broken is None else broken
+    if diverged is not None:
+        arrivals = arrivals.first(diverged)
+        weighed, steps = weighed.first(diverged), steps[:diverged]
+    trace = to_trace(arrivals, weighed, steps, metadata)
+    trace.check(early=method.dispatch.early)
+    x = update.output.copy() if diverged is None else np.full_like(update.output, np.nan)
+    return Run(x, trace, _with_time(table.iteration, arrivals, table.columns), method, diverged)
+
+
+def _through_server(
+    task: Task,
+    method: Method,
+    durations: Durations,
+    iterations: int,
+    seed: int,
+    every: int,
+    metadata: dict[str, str],
+    progress: Progress | None,
+) -> Run:
     server = Server(task.initial(), method, seed)
-    recorder = Recorder(metadata={"method": method.name, "seed": str(seed)})
-    rows: list[dict[str, Any]] = []
+    recorder = Recorder(metadata=metadata)
+    table = _Metrics(task, every, iterations, progress)
+    times = [0.0]
+    table.take(0, server.output)
 
     def compute(point: Vector, job: Job) -> Vector:
         return method.work.compute(task.update, point, job.worker, job.seed)
 
-    def evaluate(time: float) -> None:
-        if server.iteration % every == 0 or server.iteration == iterations:
-            rows.append({"iteration": server.iteration, "time": time, **task.evaluate(server.output)})
+    def after(time: float) -> bool:
+        before = len(table.iteration)
+        stop = table.take(server.iteration, server.output)
+        times.extend([time] * (len(table.iteration) - before))
+        return stop
 
-    evaluate(0.0)
-    play(server, compute, durations, iterations, recorder, evaluate)
+    try:
+        play(server, compute, durations, iterations, recorder, after)
+    except NotFinite:
+        table.diverged = server.iteration
     trace = recorder.trace(final_concurrency=server.concurrency)
-    trace.check()
-    metrics = {key: np.array([row[key] for row in rows]) for key in rows[0]}
-    return Run(server.output.copy(), trace, metrics)
+    trace.check(early=method.dispatch.early)
+    metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
+    x = server.output.copy() if table.diverged is None else np.full_like(server.output, np.nan)
+    return Run(x, trace, metrics, method, table.diverged)
+
+
+class _Metrics:
+    """Rows of metrics, and an eye on divergence."""
+
+    def __init__(self, task: Task, every: int, last: int, progress: Progress | None) -> None:
+        self._task, self._every, self._last, self._progress = task, every, last, progress
+        self._rows: list[dict[str, Any]] = []
+        self._iterations: list[int] = []
+        self._huge = np.inf
+        self._told = 0
+        self.diverged: int | None = None
+
+    def take(self, t: int, x: Vector) -> bool:
+        """Evaluate if it is time to; True if the run has diverged."""
+        if t % self._every and t != self._last:
+            return False
+        values = self._task.evaluate(x)
+        shown = [abs(float(values[name])) for name in replay.METRICS if name in values]
+        if t == 0:
+            self._huge = replay.HUGE * max(1.0, *shown) if shown else np.inf
+        if any(not value <= self._huge for value in shown):
+            self.diverged = t
+            return True
+        self._rows.append(values)
+        self._iterations.append(t)
+        if self._progress is not None:
+            self._progress(t - self._told)
+            self._told = t
+        return False
+
+    @property
+    def iteration(self) -> NDArray[np.int64]:
+        return np.array(self._iterations, dtype=np.int64)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return {name: np.array([row[name] for row in self._rows]) for name in self._rows[0]}
+
+
+def _with_time(
+    iteration: NDArray[np.int64], arrivals: Arrivals, columns: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    times = np.concatenate([[0.0], arrivals.time])
+    return {"iteration": iteration, "time": times[iteration], **columns}

@@ -1,6 +1,31 @@
 """What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
-from asyncsgd.tasks.base import Task
-from asyncsgd.tasks.quadratic import Quadratic, quadratic
+from asyncsgd.tasks.base import CompiledTask, Task
+from asyncsgd.tasks.builtin import BuiltIn
+from asyncsgd.tasks.check import BadTask, check_task
+from asyncsgd.tasks.least_squares import LeastSquares, least_squares
+from asyncsgd.tasks.logistic import Logistic, logistic
+from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic
+from asyncsgd.tasks.softmax import Softmax, digits, softmax
+from asyncsgd.tasks.splits import dirichlet_split, iid_split, label_split
 
-__all__ = ["Quadratic", "Task", "quadratic"]
+__all__ = [
+    "BadTask",
+    "BuiltIn",
+    "CompiledTask",
+    "LeastSquares",
+    "Logistic",
+    "Quadratic",
+    "Softmax",
+    "Task",
+    "check_task",
+    "digits",
+    "dirichlet_split",
+    "iid_split",
+    "label_split",
+    "least_squares",
+    "logistic",
+    "paper_quadratic",
+    "quadratic",
+    "softmax",
+]

@@ -1,12 +1,21 @@
-"""The three methods that make a task."""
+"""The three methods that make a task, and what the built-in ones add to them.
+
+**Your own task** is a class with the methods of `Task`; inherit from nothing. Attributes that help, all optional:
+``workers``, ``heterogeneous``, and the constants ``smoothness``, ``noise_variance``, ``heterogeneity``, ``optimum``,
+``minimum``. `asyncsgd.tasks.check_task` tests it.
+
+**Fast path.** If it also has ``compiled = (gradient, data)`` (see `CompiledTask`), runs of it are replayed in compiled
+code.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from asyncsgd.core.events import Vector
 
 
+@runtime_checkable
 class Task(Protocol):
     """What is to be minimised. ``update`` must depend on nothing but its arguments, so that a job can be repeated.
 
@@ -21,6 +30,25 @@ class Task(Protocol):
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Numbers to report about x, "loss" among them if there is one."""
+
+
+@runtime_checkable
+class CompiledTask(Task, Protocol):
+    """A task whose gradient is a numba function: ``compiled = (gradient, data)``.
+
+    ``gradient(x, worker, seed, out, data)`` writes into ``out`` what ``update(x, worker, seed)`` returns. x and out
+    are float64 vectors, worker an int64, seed a uint64 (draw from it with `asyncsgd.compiled.random`), data
+    whatever numba accepts: an array, a number or a tuple of them::
+
+        @njit
+        def gradient(x, worker, seed, out, data):
+            for i in range(len(x)):
+                out[i] = data[i] * x[i]
+    """
+
+    @property
+    def compiled(self) -> tuple[Any, Any]:
+        """(a numba function, its data)."""
 
 
 def is_heterogeneous(task: Task) -> bool:

@@ -1,0 +1,177 @@
+"""A simulation or sweep described in a TOML file.
+
+::
+
+    [task]
+    kind = "quadratic"              # any function of asgd.tasks; the other keys are its arguments
+    dim = 10
+    workers = 2
+
+    [durations]
+    kind = "fixed"                  # any function of asgd.durations; the other keys are its arguments
+    seconds = [1.0, 16.0]
+    communication = {down = 0.1}    # optional
+
+    [method]                        # or [[method]] several times, to compare
+    kind = "delay_adaptive"         # any function of asgd.methods
+    stepsize = 0.1
+    momentum = 0.9                  # optional, for any method; clip = 1.0 too
+
+    [run]
+    iterations = 10000              # also: seed, every
+
+    [sweep]                         # for `asyncsgd sweep`
+    stepsizes = {low = 1e-5, high = 1e2, points = 141}    # or a list
+    target = 1e-14                  # also: seeds, metric, window, sustained
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncsgd import methods, tasks
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.method import Method
+from asyncsgd.simulate import durations
+from asyncsgd.simulate.sweep import grid
+
+NOT_METHODS = ("clipped", "momentum", "adam")
+
+
+class BadConfig(UsageError):
+    """A configuration file with an unknown, missing or wrong key."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a file describes."""
+
+    task: Any
+    durations: durations.Durations
+    methods: dict[str, Callable[[float | None], Method]]
+    """By name: a recipe that takes a step size, or None for the one in the file."""
+    run: dict[str, Any]
+    sweep: dict[str, Any]
+
+
+def load(path: str | Path) -> Config:
+    """Read a file; every mistake is named with its table and key."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadConfig(f"{path}: {error.strerror}; pass the path of a TOML file") from None
+    try:
+        return parse(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(f"{path}: not TOML: {error}; mend that line") from None
+    except BadConfig as error:
+        raise BadConfig(f"{path}: {error}") from None
+
+
+def parse(tables: Mapping[str, Any]) -> Config:
+    """The objects that the tables describe."""
+    _known(tables, ("task", "durations", "method", "run", "sweep"), "")
+    for needed in ("task", "durations", "method"):
+        if needed not in tables:
+            raise BadConfig(f"the table [{needed}] is missing; add it with a key kind = ...")
+    task = _call(tables["task"], "task", _functions(tasks, tasks.__all__))
+    given = dict(tables["durations"]) if isinstance(tables["durations"], Mapping) else tables["durations"]
+    communication = given.pop("communication", None) if isinstance(given, dict) else None
+    speeds = _call(given, "durations", _functions(durations, durations.__all__))
+    if communication is not None:
+        speeds = _guarded("durations.communication", speeds.with_communication, communication)
+    listed = tables["method"] if isinstance(tables["method"], list) else [tables["method"]]
+    recipes: dict[str, Callable[[float | None], Method]] = {}
+    for entry in listed:
+        name, recipe = _method(entry)
+        recipes[name if name not in recipes else f"{name} {len(recipes)}"] = recipe
+    run = dict(tables.get("run", {}))
+    _known(run, ("iterations", "seed", "every"), "run")
+    sweep = dict(tables.get("sweep", {}))
+    _known(sweep, ("stepsizes", "seeds", "target", "metric", "window", "sustained"), "sweep")
+    if isinstance(sweep.get("stepsizes"), Mapping):
+        sweep["stepsizes"] = _guarded("sweep.stepsizes", grid, sweep["stepsizes"])
+    return Config(task, speeds, recipes, run, sweep)
+
+
+def _method(entry: Any) -> tuple[str, Callable[[float | None], Method]]:
+    entry = dict(_table(entry, "method"))
+    extras = {key: entry.pop(key) for key in ("momentum", "clip", "noise", "name") if key in entry}
+    functions = _functions(methods, [name for name in methods.__all__ if name not in NOT_METHODS])
+    kind = entry.get("kind")
+    if kind == "fedbuff":  # has its own clip and noise, on the buffered sum
+        entry |= {key: extras.pop(key) for key in ("clip", "noise") if key in extras}
+    stepped = next(iter(inspect.signature(functions[kind]).parameters)) if kind in functions else "stepsize"
+    if stepped == "smoothness":
+        stepped = "stepsize"
+
+    def recipe(stepsize: float | None) -> Method:
+        chosen = entry if stepsize is None else {**entry, stepped: stepsize}
+        method: Method = _call(chosen, "method", functions)
+        if "momentum" in extras:
+            method = method.using(optimizer=_guarded("method", methods.momentum, {"beta": extras["momentum"]}))
+        if "clip" in extras or "noise" in extras:
+            clip = {"method": method, "clip": extras.get("clip"), "noise": extras.get("noise", 0.0)}
+            method = _guarded("method", methods.clipped, clip)
+        return method
+
+    recipe(None if stepped in entry else 1.0)  # so that mistakes show when the file is read
+    return str(extras.get("name", kind)), recipe
+
+
+def _functions(module: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    return {name: getattr(module, name) for name in names if inspect.isfunction(getattr(module, name))}
+
+
+def _call(table: Any, where: str, functions: Mapping[str, Callable[..., Any]]) -> Any:
+    arguments = dict(_table(table, where))
+    kind = arguments.pop("kind", None)
+    if kind is None:
+        raise BadConfig(f"the key {where}.kind is missing; use one of {', '.join(functions)}")
+    if kind not in functions:
+        raise BadConfig(f"{where}.kind = {kind!r} is not known{_close(str(kind), functions)}")
+    return _guarded(where, functions[kind], arguments)
+
+
+def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
+    """Call with the table's keys as arguments; unknown, missing and bad ones are named with the table."""
+    arguments = _table(arguments, where)
+    parameters = inspect.signature(function).parameters
+    _known(arguments, parameters, where)
+    missing = [
+        n for n, p in parameters.items() if p.default is p.empty and n not in arguments and p.kind != p.VAR_KEYWORD
+    ]
+    if missing:
+        raise BadConfig(f"the key {where}.{missing[0]} is missing; add it")
+    try:
+        return function(**arguments)
+    except BadParameter as error:
+        raise BadConfig(f"{where}.{error}") from None
+    except (TypeError, AttributeError) as error:
+        raise BadConfig(f"[{where}] does not fit {function.__name__}: {error}") from None
+
+
+def _table(table: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(table, Mapping):
+        raise BadConfig(f"{where} = {table!r} is no table; write [{where}] with its keys below")
+    return table
+
+
+def _known(given: Any, known: Iterable[str], where: str) -> None:
+    known = list(known)
+    for key in _table(given, where or "the file"):
+        if key not in known:
+            place = f"{where}.{key}" if where else f"[{key}]"
+            raise BadConfig(f"the key {place} is not known{_close(key, known)}")
+
+
+def _close(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"

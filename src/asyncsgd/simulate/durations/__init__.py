@@ -1,0 +1,49 @@
+"""How long a job takes: per worker, at random or fixed, with communication, changing speeds and outages.
+
+::
+
+    fixed, exponential, gamma, lognormal, uniform, truncated_normal, pareto    formulas
+    measured, from_csv, from_parquet, from_trace                               samples
+    concatenate                                                                the workers of several
+        │
+        ▼
+    Durations ── .with_communication .with_speeds .offline .with_outages ──▶ Durations
+
+The k-th job of a worker draws from (seed, worker, k): workers never disturb each other, nor does the order of draws.
+
+>>> from asyncsgd.simulate import durations
+>>> fast, slow = durations.exponential(1.0, workers=90), durations.fixed([60.0] * 10)
+>>> durations.concatenate([fast, slow]).with_communication(down=0.1).with_speeds(3, times=[100.0], speeds=[0.5])
+<Durations: 100 workers (90 exponential, 10 fixed), communication, 1 changing speed>
+"""
+
+from asyncsgd.simulate.durations.base import Durations, Lowered
+from asyncsgd.simulate.durations.files import from_csv, from_parquet, from_trace
+from asyncsgd.simulate.durations.formulas import (
+    concatenate,
+    exponential,
+    fixed,
+    gamma,
+    lognormal,
+    pareto,
+    truncated_normal,
+    uniform,
+)
+from asyncsgd.simulate.durations.samples import measured
+
+__all__ = [
+    "Durations",
+    "Lowered",
+    "concatenate",
+    "exponential",
+    "fixed",
+    "from_csv",
+    "from_parquet",
+    "from_trace",
+    "gamma",
+    "lognormal",
+    "measured",
+    "pareto",
+    "truncated_normal",
+    "uniform",
+]

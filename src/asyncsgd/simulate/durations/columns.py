@@ -1,0 +1,91 @@
+"""One number per worker: broadcast, and refused in the same words everywhere."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from asyncsgd.core.check import count
+from asyncsgd.core.errors import BadParameter
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+def numbers(name: str, values: Any) -> Floats:
+    """Return a scalar or a flat sequence of real numbers as float64; text, truth values and tables are refused."""
+    fix = "pass a number, or one number per worker"
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError):
+        raise BadParameter(name, values, "is not a flat list of numbers", fix) from None
+    if array.ndim > 1:
+        raise BadParameter(name, f"array of shape {array.shape}", "has too many dimensions", fix)
+    if array.size and array.dtype.kind not in "iuf":
+        raise BadParameter(name, shown(values), "is not made of numbers", fix)
+    return array.astype(np.float64)
+
+
+def require(name: str, values: Floats, good: NDArray[np.bool_], problem: str, fix: str) -> None:
+    """Refuse the first value that is not good, by name."""
+    if not good.all():
+        first = int(np.argmin(good))
+        label = f"{name}[{first}]" if values.ndim else name
+        raise BadParameter(label, float(values.flat[first]), problem, fix)
+
+
+def seconds(name: str, values: Any) -> Floats:
+    """Refuse what is not a positive finite number."""
+    column = numbers(name, values)
+    require(name, column, np.isfinite(column) & (column > 0), "is no duration", "pass positive finite seconds")
+    return column
+
+
+def nonnegative(name: str, values: Any) -> Floats:
+    """Refuse what is not a finite number of 0 or more."""
+    column = numbers(name, values)
+    good = np.isfinite(column) & (column >= 0)
+    require(name, column, good, "is negative or not finite", f"pass finite {name} >= 0")
+    return column
+
+
+def positive(name: str, values: Any) -> Floats:
+    """Refuse what is not a finite number above 0."""
+    column = numbers(name, values)
+    good = np.isfinite(column) & (column > 0)
+    require(name, column, good, "is not a positive finite number", f"pass {name} > 0")
+    return column
+
+
+def broadcast(workers: int | None, **columns: Floats) -> list[Floats]:
+    """Stretch scalars to one value per worker; ``workers`` is needed if all are scalars, else it must agree."""
+    lists = {name: column for name, column in columns.items() if column.ndim}
+    if workers is not None:
+        count("workers", workers)
+    elif not lists:
+        name, column = next(iter(columns.items()))
+        fix = f"pass one value per worker, or workers=8 (say) beside it: {name}={float(column)}, workers=8"
+        raise BadParameter(name, float(column), "does not say how many workers there are", fix)
+    for name, column in lists.items():
+        if not column.size:
+            raise BadParameter(name, [], "names no worker", "give one value per worker")
+        if workers is None:
+            workers = len(column)
+        elif len(column) != workers:
+            first = next(iter(lists))
+            other = f"{first} has {workers}" if first != name else f"workers = {workers}"
+            fix = "give one value per worker, or a single number for all"
+            raise BadParameter(name, shown(column), f"has {len(column)} values, but {other}", fix)
+    assert workers is not None
+    return [np.ascontiguousarray(np.broadcast_to(column, workers)) for column in columns.values()]
+
+
+def shown(values: ArrayLike) -> Any:
+    """Return the value as an error message shows it: whole if short, else only its ends."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist() if values.size <= 6 else [*values[:3].tolist(), "...", *values[-2:].tolist()]
+    elif isinstance(values, list | tuple) and len(values) > 6:
+        values = [*values[:3], "...", *values[-2:]]
+    return values

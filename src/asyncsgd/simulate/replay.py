@@ -1,0 +1,362 @@
+"""The numbers along given arrivals: compiled lanes where method and task allow, the core's own code otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.events import Vector
+from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import SGD, Momentum
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.core.transforms import Clip, Interpolate
+from asyncsgd.core.update import Update
+from asyncsgd.core.vectors import is_finite
+from asyncsgd.core.work import Gradient, LocalSteps
+from asyncsgd.simulate.arrivals import Arrivals, Floats, Weighed, weigh, weighs
+from asyncsgd.tasks.base import Task
+
+METRICS = ("loss", "gradient_norm", "distance")
+WIDTH = 8
+"""Lanes that one call advances together; chosen by measurement (benchmarks/simulate)."""
+HUGE = 1e30
+"""A metric this many times its first value (or 1) is divergence."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a lane has had enough: its metric averages (or stays) at or below the target over a window of iterations."""
+
+    target: float
+    metric: str = "gradient_norm"
+    window: int = 30
+    sustained: bool = False
+    """False: the mean of the last ``window`` values; True: every one of them, counted from the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of one or several lanes, last axis lanes."""
+
+    x: Floats
+    """(dimension, lanes): the last model; NaN where the lane diverged."""
+    iteration: NDArray[np.int64]
+    """(records,): when metrics were taken."""
+    metrics: dict[str, Floats]
+    """(records, lanes) each; NaN from divergence on."""
+    stopped: NDArray[np.int64]
+    """(lanes,): iteration at which the target was reached, -1 if it was not."""
+    diverged: NDArray[np.int64]
+    """(lanes,): iteration at which the lane was seen to diverge, -1 if it did not."""
+    reached: int
+    """Iterations that were run."""
+    weighed: Weighed | None = None
+    steps: Floats | None = None
+    """Step of every arrival, where one lane was run through the core."""
+
+
+# ---------------------------------------------------------------------------------------------- what compiles
+
+
+def compiles(method: Method, task: Task) -> bool:
+    """Whether the compiled replay knows all parts of the method and the gradient of the task."""
+    known_task = hasattr(task, "lowered") or hasattr(task, "compiled")
+    gather = type(method.gather) is Each or (type(method.gather) is Buffer and not method.gather.noise)
+    work = type(method.work) in (Gradient, LocalSteps)
+    optimizer = type(method.optimizer) in (SGD, Momentum)
+    kinds = tuple(type(transform) for transform in method.transforms)
+    transforms = kinds in ((), (Clip,), (Interpolate,), (Interpolate, Clip))
+    single = task.initial().dtype == np.float64
+    return (
+        known_task and weighs(method) and gather and work and optimizer and transforms and single and not method.average
+    )
+
+
+def _rule(method: Method) -> Any:
+    from asyncsgd.simulate.replay_kernel import Rule
+
+    optimizer = method.optimizer
+    local = method.work if isinstance(method.work, LocalSteps) else None
+    return Rule(
+        buffer=method.gather.size if isinstance(method.gather, Buffer) else 0,
+        clip=next((float(part.bound) for part in method.transforms if isinstance(part, Clip)), 0.0),
+        momentum=1 + optimizer.nesterov if isinstance(optimizer, Momentum) else 0,
+        beta=float(optimizer.beta) if isinstance(optimizer, Momentum) else 0.0,
+        local_steps=local.steps if local else 0,
+        local_stepsize=float(local.stepsize) if local else 1.0,
+        scaled=int(local.scaled) if local else 0,
+        proximal=float(local.proximal) if local else 0.0,
+        interpolate=int(any(isinstance(part, Interpolate) for part in method.transforms)),
+    )
+
+
+def share(method: Method, weight: Floats) -> Floats:
+    """The step that each arrival got, from its weight."""
+    steps: Floats = method.step.stepsize * weight
+    if isinstance(method.gather, Buffer):
+        steps = steps / method.gather.size
+    return steps
+
+
+# ---------------------------------------------------------------------------------------------- compiled
+
+
+def replay_lanes(
+    arrivals: Arrivals,
+    task: Any,
+    method: Method,
+    *,
+    stepsizes: Sequence[float],
+    seeds: Sequence[int],
+    every: int,
+    wanted: Sequence[str] = METRICS,
+    stop: Stop | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Run the method along the arrivals once per (stepsize, seed) pair; lanes do not see each other.
+
+    ``progress(k)`` is called when k more lane-iterations are done.
+    """
+    from asyncsgd.simulate import replay_kernel as kernel
+
+    weighed = weigh(arrivals, method)
+    path, slots, first = _path(arrivals, weighed)
+    own = not hasattr(task, "lowered")
+    width = 1 if own or len(stepsizes) == 1 else WIDTH
+    advance = _own_advance(task) if own else kernel.advance_built_in
+    data = task.compiled[1] if own else task.lowered
+    stochastic = own or not task.deterministic
+    total, rule, x0 = len(arrivals), _rule(method), task.initial()
+    records = total // every + 1
+    start = _evaluate(task, x0, wanted)
+    lanes_needed = len(stepsizes)
+    metrics = np.full((records, 3, lanes_needed), np.nan)
+    metrics[0] = [[start.get(name, np.nan)] for name in METRICS]
+    optimum = np.asarray(getattr(task, "optimum", None) if "distance" in start else np.zeros(len(x0)), dtype=float)
+    watch = kernel.Watch(
+        every=every,
+        wanted=np.array([name in start for name in METRICS], np.uint8),
+        optimum=np.ascontiguousarray(optimum),
+        stop=kernel.NO_STOP if stop is None else kernel.ALL_BELOW if stop.sustained else kernel.MEAN_BELOW,
+        metric=METRICS.index(stop.metric) if stop else 0,
+        target=float(stop.target) if stop else 0.0,
+        window=stop.window if stop else 1,
+        huge=HUGE * max(1.0, *(abs(value) for value in start.values())) if start else np.inf,
+    )
+    x = np.empty((len(x0), lanes_needed))
+    stopped, diverged = np.full(lanes_needed, -1, np.int64), np.full(lanes_needed, -1, np.int64)
+    furthest = np.zeros(lanes_needed, np.int64)
+
+    def run_block(begin: int) -> None:
+        members = range(begin, min(begin + width, lanes_needed))
+        lanes = _make_lanes(x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, records)
+        lanes.metrics[0] = metrics[0, :, :1]
+        lanes.ring[0] = metrics[0, watch.metric, 0]
+        t, chunk = 0, max(every, total // 50 // every * every)
+        while t < total:
+            goal = min(t + (every if own else chunk), total)
+            reached = advance(data, stochastic, not own, path, rule, watch, lanes, t, goal, (0,) * width)
+            if own and reached % every == 0:
+                values = _evaluate(task, lanes.x[:, 0].copy(), wanted)
+                record = reached // every
+                lanes.metrics[record, :, 0] = [values.get(name, np.nan) for name in METRICS]
+                kernel._judge(lanes, watch, reached, record, (0,))
+            if progress is not None:
+                progress((reached - t) * len(members))
+            t = reached
+            if kernel._finished(lanes, watch, (0,) * width):
+                break
+        if progress is not None:
+            progress((total - t) * len(members))
+        for column, lane in enumerate(members):
+            x[:, lane] = lanes.x[:, column]
+            metrics[:, :, lane] = lanes.metrics[:, :, column]
+            stopped[lane], diverged[lane], furthest[lane] = lanes.stopped[column], lanes.diverged[column], t
+
+    blocks = range(0, lanes_needed, width)
+    threads = min(len(blocks), threads or os.cpu_count() or 1)
+    if threads == 1:
+        for block in blocks:
+            run_block(block)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(run_block, blocks))
+    diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
+    x[:, diverged >= 0] = np.nan
+    iteration = np.arange(records, dtype=np.int64) * every
+    late = (diverged >= 0) & (iteration[:, None] >= diverged)
+    late |= iteration[:, None] > furthest
+    taken = {name: np.where(late, np.nan, metrics[:, k]) for k, name in enumerate(METRICS) if name in start}
+    return Result(x, iteration, taken, stopped, diverged, int(furthest.max(initial=0)), weighed)
+
+
+def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
+    """(what happens at each iteration, how many points are kept at once, slot of x^(0))."""
+    from asyncsgd.simulate.path_kernel import slots as find_slots
+    from asyncsgd.simulate.replay_kernel import Path
+
+    total, versions = len(arrivals), int(weighed.version[-1]) + 1
+    read, write, free = (np.empty(max(total, 1), np.int32) for _ in range(3))
+    readers, place = np.zeros(versions, np.int32), np.empty(versions, np.int32)
+    slots, first = find_slots(arrivals.iteration, weighed.weight, weighed.version, read, write, readers, place, free)
+    path = Path(
+        job=np.ascontiguousarray(arrivals.job),
+        worker=np.ascontiguousarray(arrivals.worker, dtype=np.int32),
+        read=read,
+        write=write,
+        weight=weighed.weight,
+        flush=weighed.flush,
+    )
+    return path, max(int(slots), 1), int(first)
+
+
+def _make_lanes(
+    x0: Vector,
+    slots: int,
+    first: int,
+    width: int,
+    members: range,
+    stepsizes: Sequence[float],
+    seeds: Sequence[int],
+    watch: Any,
+    rule: Any,
+    task: Any,
+    records: int,
+) -> Any:
+    from asyncsgd.simulate.replay_kernel import Lanes
+
+    dimension = len(x0)
+    chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
+    fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
+    column: Floats = np.repeat(x0[:, None].astype(np.float64), width, axis=1)
+    points = np.empty((slots, dimension, width))
+    if first >= 0:
+        points[first] = column
+    diverged = np.full(width, -1, np.int64)
+    diverged[len(members) :] = 0  # nobody waits for the copies
+    starts = np.zeros((3, width), np.uint64)
+    starts[0] = [derive(int(seeds[lane]), JOB) for lane in chosen]
+    return Lanes(
+        x=column.copy(),
+        points=points,
+        total=np.zeros((dimension if rule.buffer else 1, width)),
+        m=np.zeros((dimension if rule.momentum else 1, width)),
+        g=np.zeros((dimension, width)),
+        y=np.zeros((dimension if rule.local_steps else 1, width)),
+        scratch=np.zeros((max(1, getattr(task, "scratch_rows", 1)), width)),
+        small=np.zeros((2, width)),
+        fold=np.zeros((fold, width)),
+        ring=np.zeros((watch.window, width)),
+        seeds=starts,
+        stepsize=np.array([float(stepsizes[lane]) for lane in chosen]),
+        held=np.zeros(1, np.int64),
+        below=np.zeros(width, np.int64),
+        stopped=np.full(width, -1, np.int64),
+        diverged=diverged,
+        metrics=np.full((records, 3, width), np.nan),
+    )
+
+
+def _own_advance(task: Any) -> Any:
+    """The replay compiled with the user's own gradient in place of the built-in ones."""
+    from types import FunctionType
+
+    from numba import njit
+
+    from asyncsgd.simulate import replay_kernel as kernel
+
+    users_gradient = task.compiled[0]
+    known = getattr(users_gradient, "_asyncsgd_advance", None)
+    if known is not None:
+        return known
+
+    @njit(nogil=True)
+    def gradient(data: Any, x: Any, worker: Any, seeds: Any, out: Any, scratch: Any, width: Any) -> None:
+        users_gradient(x.reshape(x.shape[0]), worker, seeds[0], out.reshape(out.shape[0]), data)
+
+    @njit(nogil=True)
+    def not_measured(data: Any, x: Any, out: Any, scratch: Any, width: Any) -> None:
+        return
+
+    names = {"gradient": gradient, "full_gradient": not_measured, "loss": not_measured}
+    function = FunctionType(kernel.advance.__code__, {**vars(kernel), **names}, "advance")
+    users_gradient._asyncsgd_advance = njit(nogil=True)(function)
+    return users_gradient._asyncsgd_advance
+
+
+def _evaluate(task: Task, x: Vector, wanted: Sequence[str]) -> dict[str, float]:
+    values = task.evaluate(x)
+    return {name: float(values[name]) for name in METRICS if name in wanted and name in values}
+
+
+# ---------------------------------------------------------------------------------------------- through the core
+
+
+def replay_core(
+    arrivals: Arrivals,
+    task: Task,
+    method: Method,
+    *,
+    seed: int,
+    after: Callable[[int, Update], bool] | None = None,
+) -> tuple[Update, Weighed, Floats, int | None]:
+    """(the update half of the server at the end, weights, step of every arrival, iteration of divergence or None).
+
+    The same code that a real server runs, along any arrivals, for every method. ``after(iterations, update)`` may
+    return True to stop.
+    """
+    update = Update(method, task.initial(), derive(seed))
+    seeds = derive(seed, JOB)
+    total = len(arrivals)
+    steps, weights, version = np.zeros(total), np.zeros(total), np.zeros(total + 1, np.int64)
+    flush = np.zeros(total, np.uint8)
+    lent: dict[int, tuple[int, int]] = {}  # job -> (slot, version)
+    by_point = np.argsort(arrivals.iteration, kind="stable")
+    next_lent = 0
+    ended: int | None = None
+    for t in range(total):
+        while next_lent < total and arrivals.iteration[by_point[next_lent]] == t:
+            lent[int(arrivals.job[by_point[next_lent]])] = (update.points.lend(), update.version)
+            next_lent += 1
+        job, worker = int(arrivals.job[t]), int(arrivals.worker[t])
+        slot, assigned_version = lent.pop(job)
+        point = update.points[slot]
+        arrival = Arrival(
+            worker=worker,
+            job=job,
+            iteration=t,
+            delay=t - int(arrivals.iteration[t]),
+            staleness=update.version - assigned_version,
+            version=update.version,
+            concurrency=int(arrivals.concurrency[t]),
+            max_concurrency=int(arrivals.max_concurrency[t]),
+            workers=int(arrivals.workers[t]),
+            x=update.points.current,
+            point=point,
+        )
+        g = method.work.compute(task.update, point, worker, output(seeds, job))
+        if not is_finite(g):
+            ended = t
+            break
+        before = update.version
+        weights[t] = update.weigh(arrival)
+        _, steps[t] = update.apply(arrival, g, weights[t])
+        update.points.give_back(slot)
+        version[t + 1] = update.version
+        flush[t] = update.version != before
+        if after is not None and after(t + 1, update):
+            ended = None
+            break
+    return update, Weighed(weights, version, flush), steps, ended

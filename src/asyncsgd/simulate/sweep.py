@@ -1,0 +1,385 @@
+"""Whole grids of step sizes and seeds at once, and methods side by side on the same clock."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.check import count, positive
+from asyncsgd.core.dispatch import AlwaysBusy, Batch
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.method import Method
+from asyncsgd.simulate import replay, schedule
+from asyncsgd.simulate.arrivals import Arrivals
+from asyncsgd.simulate.durations import Durations
+from asyncsgd.simulate.replay import METRICS, Stop
+from asyncsgd.simulate.simulate import Progress, Run, arrivals_of, check_request, simulate
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+Recipe = Callable[[float], Method]
+
+
+class EdgeWarning(UserWarning):
+    """The best step size is the smallest or the largest of the grid: a better one may lie outside."""
+
+
+class TargetNotReached(UsageError):
+    """No step size of the grid reached the target; ``.sweep`` holds what was seen."""
+
+    def __init__(self, message: str, sweep: Sweep) -> None:
+        super().__init__(message)
+        self.sweep = sweep
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a grid gave: arrays of shape (step sizes, seeds)."""
+
+    method: str
+    stepsizes: NDArray[np.float64]
+    seeds: tuple[int, ...]
+    metric: str
+    target: float | None
+    iterations: NDArray[np.float64]
+    """Iterations to the target; inf where it was not reached."""
+    time: NDArray[np.float64]
+    """Simulated seconds to the target; inf where it was not reached."""
+    final: NDArray[np.float64]
+    """The metric at the end (at the target where one was reached); NaN where the run diverged."""
+    diverged: NDArray[np.bool_]
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """One number per step size, small is good: mean iterations to the target, or mean final metric."""
+        table = self.iterations if self.target is not None else np.where(self.diverged, np.inf, self.final)
+        scores: NDArray[np.float64] = table.mean(axis=1)
+        return scores
+
+    @property
+    def index(self) -> int:
+        """Which step size is best."""
+        return int(np.argmin(self.scores))
+
+    @property
+    def best(self) -> float:
+        """The best step size."""
+        return float(self.stepsizes[self.index])
+
+    @property
+    def best_iterations(self) -> float:
+        """Mean iterations to the target at the best step size."""
+        return float(self.iterations[self.index].mean())
+
+    @property
+    def best_time(self) -> float:
+        """Mean simulated seconds to the target at the best step size."""
+        return float(self.time[self.index].mean())
+
+    @property
+    def on_edge(self) -> bool:
+        """Whether the best step size is the first or the last of the grid."""
+        return len(self.stepsizes) > 1 and self.index in (0, len(self.stepsizes) - 1)
+
+
+def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
+    """Step sizes equally spaced on a logarithmic scale, both ends included.
+
+    >>> [float(s) for s in grid(1e-2, 1, 3)]
+    [0.01, 0.1, 1.0]
+    """
+    positive("low", low)
+    positive("high", high)
+    count("points", points)
+    if high < low:
+        raise BadParameter("high", high, f"lies below low = {low}", "exchange the two")
+    return np.geomspace(low, high, points)
+
+
+def sweep(
+    task: Task,
+    method: Recipe | Method,
+    durations: Durations | Trace,
+    *,
+    stepsizes: Sequence[float] | NDArray[np.float64],
+    seeds: Sequence[int] = (0,),
+    iterations: int | None = None,
+    target: float | None = None,
+    metric: str = "gradient_norm",
+    window: int = 30,
+    sustained: bool = False,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Sweep:
+    """Run every step size with every seed; all step sizes of a seed are lanes of one array.
+
+    ``method`` is a recipe such as ``asgd.async_sgd``, or a method whose stepsize is exchanged. With a target a run
+    ends once the mean of the last ``window`` values of the metric is at or below it, or with ``sustained`` once
+    ``window`` values in a row are (counted from the first of them).
+
+    >>> from asyncsgd import tasks, methods
+    >>> from asyncsgd.simulate import durations
+    >>> task = tasks.quadratic(workers=2)
+    >>> found = sweep(
+    ...     task,
+    ...     methods.async_sgd,
+    ...     durations.fixed([1, 4]),
+    ...     stepsizes=grid(1e-3, 1e1, 41),
+    ...     iterations=2000,
+    ...     target=1e-8,
+    ... )
+    >>> found.on_edge, bool(found.best_iterations < 300)
+    (False, True)
+    """
+    sizes = np.asarray(stepsizes, dtype=float)
+    if sizes.ndim != 1 or sizes.size == 0:
+        raise BadParameter(
+            "stepsizes", stepsizes, "is no grid", "pass a list of step sizes, or asgd.grid(low, high, n)"
+        )
+    if not seeds:
+        raise BadParameter("seeds", seeds, "is empty", "pass at least one seed")
+    methods = [_with_step(method, float(size)) for size in sizes]
+    iterations = check_request(task, methods[0], durations, iterations)
+    stop = _stop(task, target, metric, window, sustained, iterations)
+    every = 1 if stop else max(1, iterations // 100)
+    shape = (len(sizes), len(seeds))
+    reached, when, final = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, np.nan)
+    diverged = np.zeros(shape, np.bool_)
+    for members in _groups(durations, methods[0], seeds):
+        lanes = [(row, column) for row in range(len(sizes)) for column in members]
+        arrivals, result = _run_lanes(
+            task, methods, durations, iterations, [(row, seeds[column]) for row, column in lanes],
+            every, metric, stop, progress, threads,
+        )  # fmt: skip
+        times = np.concatenate([[0.0], arrivals.time])
+        for lane, cell in enumerate(lanes):
+            values = result.metrics[metric][:, lane]
+            taken = np.flatnonzero(np.isfinite(values))
+            diverged[cell] = result.diverged[lane] >= 0
+            if taken.size and not diverged[cell]:
+                final[cell] = values[taken[-1]]
+            if result.stopped[lane] >= 0:
+                reached[cell] = result.stopped[lane]
+                when[cell] = times[result.stopped[lane]]
+    found = Sweep(methods[0].name, sizes, tuple(seeds), metric, target, reached, when, final, diverged)
+    _judge(found, iterations)
+    return found
+
+
+def _judge(found: Sweep, iterations: int) -> None:
+    if found.target is not None and not np.isfinite(found.scores).any():
+        if found.diverged.all():
+            raise TargetNotReached("every stepsize diverged; pass smaller stepsizes", found)
+        row, column = np.unravel_index(np.nanargmin(found.final), found.final.shape)
+        raise TargetNotReached(
+            f"target = {found.target:g} was not reached by any of {len(found.stepsizes)} stepsizes within "
+            f"{iterations} iterations (closest: {found.metric} {found.final[row, column]:.3g} at stepsize "
+            f"{found.stepsizes[row]:.3g}); "
+            "pass a larger target, more iterations or other stepsizes",
+            found,
+        )
+    if found.on_edge:
+        side = "smallest" if found.index == 0 else "largest"
+        warnings.warn(
+            f"the best stepsize {found.best:.3g} is the {side} of the grid: extend stepsizes beyond it",
+            EdgeWarning,
+            stacklevel=3,
+        )
+
+
+def _with_step(method: Recipe | Method, stepsize: float) -> Method:
+    if isinstance(method, Method):
+        return method.using(step=replace(method.step, stepsize=stepsize))
+    return method(stepsize)
+
+
+def _stop(task: Task, target: float | None, metric: str, window: int, sustained: bool, iterations: int) -> Stop | None:
+    known = [name for name in METRICS if name in task.evaluate(task.initial())]
+    if metric not in known:
+        raise BadParameter("metric", metric, "is not measured by this task", f"pass one of {', '.join(known)}")
+    if target is None:
+        return None
+    count("window", window)
+    if not (np.isfinite(target) and target > 0):
+        fix = f"{metric} never gets there: pass a positive target"
+        raise BadParameter("target", target, "can't be reached", fix)
+    if window > iterations:
+        fix = f"pass window <= {iterations} or more iterations"
+        raise BadParameter("window", window, f"is longer than the run of {iterations} iterations", fix)
+    return Stop(float(target), metric, window, sustained)
+
+
+def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) -> list[list[int]]:
+    """Seeds that share one schedule, because nothing in it is random, run together."""
+    fixed = isinstance(durations, Trace) or (
+        durations.deterministic and type(method.dispatch) in (AlwaysBusy, Batch) and schedule.compiles(method.dispatch)
+    )
+    columns = list(range(len(seeds)))
+    return [columns] if fixed else [[column] for column in columns]
+
+
+def _run_lanes(
+    task: Task,
+    methods: list[Method],
+    durations: Durations | Trace,
+    iterations: int,
+    lanes: list[tuple[int, int]],
+    every: int,
+    metric: str,
+    stop: Stop | None,
+    progress: Progress | None,
+    threads: int | None,
+) -> tuple[Arrivals, replay.Result]:
+    first, seed = methods[0], lanes[0][1]
+    alike = all(_with_step(method, 1.0) == _with_step(first, 1.0) for method in methods)
+    if alike and replay.compiles(first, task) and schedule.compiles(first.dispatch):
+        arrivals = arrivals_of(durations, first, iterations, seed)
+        result = replay.replay_lanes(
+            arrivals, task, first,
+            stepsizes=[methods[row].step.stepsize for row, _ in lanes], seeds=[seed for _, seed in lanes],
+            every=every, wanted=(metric,), stop=stop, progress=progress, threads=threads,
+        )  # fmt: skip
+        return arrivals, result
+    return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
+
+
+def _one_by_one(
+    task: Task,
+    methods: list[Method],
+    durations: Durations | Trace,
+    iterations: int,
+    lanes: list[tuple[int, int]],
+    every: int,
+    metric: str,
+    stop: Stop | None,
+    progress: Progress | None,
+) -> tuple[Arrivals, replay.Result]:
+    """What has no compiled form: one run after the other, to the end, and then the same verdict."""
+    records = iterations // every + 1
+    values = np.full((records, len(lanes)), np.nan)
+    stopped, diverged = np.full(len(lanes), -1), np.full(len(lanes), -1)
+    arrivals: Arrivals | None = None
+    for lane, (row, seed) in enumerate(lanes):
+        run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=every)
+        if run.diverged is not None:
+            diverged[lane] = run.diverged
+        seen = run.metrics[metric][:records]
+        values[: len(seen), lane] = seen
+        stopped[lane] = first_reached(seen, stop) if stop else -1
+        if arrivals is None or len(run.trace.time) > len(arrivals):
+            arrivals = Arrivals.of(run.trace)
+        if progress is not None:
+            progress(iterations)
+    assert arrivals is not None
+    iteration = np.arange(records) * every
+    return arrivals, replay.Result(
+        np.empty((0, len(lanes))), iteration, {metric: values}, stopped, diverged, iterations
+    )
+
+
+def first_reached(values: NDArray[np.float64], stop: Stop) -> int:
+    """The iteration at which a run with these values (one per iteration, from 0) would have stopped, or -1."""
+    below = 0
+    for t in range(1, len(values)):
+        below = below + 1 if values[t] <= stop.target else 0
+        if stop.sustained and below == stop.window:
+            return t - stop.window + 1
+        if not stop.sustained and t + 1 >= stop.window:
+            total = 0.0
+            for value in values[t + 1 - stop.window : t + 1]:
+                total += float(value)
+            if total / stop.window <= stop.target:
+                return t
+    return -1
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods on the same durations: their best runs, in the order given."""
+
+    runs: dict[str, Run]
+    sweeps: dict[str, Sweep]
+    target: float | None
+    metric: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per method: step, iterations and seconds to the target, final metric, delays."""
+        table = []
+        for name, run in self.runs.items():
+            found = self.sweeps.get(name)
+            last = run.metrics[self.metric][-1] if run.diverged is None else None
+            table.append(
+                {
+                    "method": name,
+                    "stepsize": run.method.step.stepsize,
+                    "iterations_to_target": found.best_iterations if found and self.target is not None else None,
+                    "seconds_to_target": found.best_time if found and self.target is not None else None,
+                    self.metric: None if last is None else float(last),
+                    "diverged": run.diverged,
+                    "seconds": float(run.metrics["time"][-1]),
+                    "average_delay": run.trace.delays.average,
+                    "maximum_delay": run.trace.delays.maximum,
+                }
+            )
+        return table
+
+
+def compare(
+    methods: Mapping[str, Recipe | Method] | Sequence[Method],
+    task: Task,
+    durations: Durations | Trace,
+    *,
+    iterations: int | None = None,
+    stepsizes: Sequence[float] | NDArray[np.float64] | None = None,
+    seeds: Sequence[int] = (0,),
+    target: float | None = None,
+    metric: str = "gradient_norm",
+    window: int = 30,
+    sustained: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Methods side by side on the same durations, each at its own best step size if a grid is given.
+
+    >>> from asyncsgd import tasks, methods as m
+    >>> from asyncsgd.simulate import durations
+    >>> both = compare(
+    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
+    ...     tasks.quadratic(workers=4),
+    ...     durations.fixed([1, 1, 1, 10]),
+    ...     iterations=1000,
+    ...     target=1e-6,
+    ... )
+    >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
+    {'minibatch_sgd': 320.0, 'async_sgd': 48.0}
+    """
+    if not methods:
+        raise BadParameter("methods", methods, "is empty", "pass at least one method")
+    if not isinstance(methods, Mapping):
+        names = [method.name for method in methods]
+        methods = {
+            name if names.count(name) == 1 else f"{name} {place}": method
+            for place, (name, method) in enumerate(zip(names, methods, strict=True))
+        }
+    runs: dict[str, Run] = {}
+    sweeps: dict[str, Sweep] = {}
+    for name, method in methods.items():
+        if stepsizes is None and not isinstance(method, Method):
+            raise BadParameter(
+                "methods", name, "is a recipe without a step", "pass stepsizes=..., or a finished method"
+            )
+        if stepsizes is not None or target is not None:
+            steps = [method.step.stepsize] if stepsizes is None and isinstance(method, Method) else stepsizes
+            assert steps is not None
+            sweeps[name] = sweep(
+                task, method, durations, stepsizes=steps, seeds=seeds, iterations=iterations, target=target,
+                metric=metric, window=window, sustained=sustained, progress=progress,
+            )  # fmt: skip
+            method = _with_step(method, sweeps[name].best)
+        assert isinstance(method, Method)
+        runs[name] = simulate(task, method, durations, iterations=iterations, seed=seeds[0])
+    return Comparison(runs, sweeps, target, metric)

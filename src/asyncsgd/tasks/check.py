@@ -1,0 +1,128 @@
+"""A check that every task should pass, also yours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import UsageError
+from asyncsgd.core.events import Vector
+
+
+class BadTask(UsageError):
+    """The task breaks the contract of `Task`."""
+
+
+def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:
+    """Raise `BadTask`, naming what is wrong and the fix, unless the task keeps the contract of `Task`.
+
+    Checked at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and that
+    ``update`` depends on (x, worker, seed) alone. A ``compiled`` gradient must give the bits of ``update``.
+
+    Args:
+        task: What to check.
+        workers: How many there are; by default ``task.workers``, or 1.
+        slope: Whether the mean of ``draws`` updates is compared with the slope of ``evaluate(x)["loss"]``, found by
+            finite differences. Only for tasks whose updates are unbiased gradients of that loss.
+        draws: See ``slope``; spread over all workers.
+        seed: Draws points, directions and seeds.
+
+    >>> from asyncsgd import tasks
+    >>> tasks.check_task(tasks.quadratic(workers=3, noise=0.1), slope=True)
+    """
+    number = workers if workers is not None else getattr(task, "workers", 1)
+    for name in ("initial", "update", "evaluate"):
+        if not callable(getattr(task, name, None)):
+            raise BadTask(f"the task has no method {name}(); add it, see asyncsgd.tasks.Task")
+    random = np.random.Generator(np.random.Philox(key=seed))
+    x0 = task.initial()
+    _check_vector("initial()", x0, None)
+    if x0.dtype not in (np.float32, np.float64):
+        raise BadTask(f"initial() has dtype {x0.dtype}; return float64 (or float32)")
+    if not _same(task.initial(), x0):
+        raise BadTask("initial() differs from call to call; fix the starting point when the task is made")
+    points = [x0, (x0 + random.standard_normal(x0.shape)).astype(x0.dtype)]
+    for x in points:
+        for worker in sorted({0, number // 2, number - 1}):
+            _check_update(task, x, worker, int(random.integers(2**63)))
+        _check_evaluate(task, x)
+    if slope:
+        _check_slope(task, points[-1].astype(np.float64), number, draws, random)
+
+
+def _same(a: Vector, b: Vector) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def _check_vector(name: str, value: Any, like: Vector | None) -> None:
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or not value.size:
+        raise BadTask(f"{name} is {type(value).__name__}, not a vector; return a 1-D NumPy array")
+    if like is not None and (value.shape != like.shape or value.dtype != like.dtype):
+        raise BadTask(f"{name} is {value.dtype}{list(value.shape)}; return {like.dtype}{list(like.shape)}, like x")
+    if not np.isfinite(value).all():
+        raise BadTask(f"{name} holds NaN or infinity")
+
+
+def _frozen(x: Vector) -> Vector:
+    copy = x.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
+    name = f"update(x, {worker}, {seed})"
+    try:
+        first = task.update(_frozen(x), worker, seed)
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise BadTask(f"{name} writes into x; work on a copy, x.copy()") from error
+    _check_vector(name, first, x)
+    kept = first.copy()
+    task.update(x.copy(), worker, seed + 1)
+    again = task.update(x.copy(), worker, seed)
+    if not _same(first, kept):
+        raise BadTask(f"{name} returns an array that the next call overwrites; return a new one")
+    if not _same(again, kept):
+        raise BadTask(f"{name} gives two answers; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
+    compiled = getattr(task, "compiled", None)
+    if compiled is not None:
+        function, data = compiled
+        out = np.zeros_like(x)
+        function(x.copy(), worker, np.uint64(seed), out, data)
+        if not _same(out, kept):
+            raise BadTask(f"the compiled gradient differs from {name} by up to {np.abs(out - kept).max():.3g}")
+
+
+def _check_evaluate(task: Any, x: Vector) -> None:
+    values = task.evaluate(_frozen(x))
+    if not isinstance(values, dict):
+        raise BadTask(f"evaluate(x) is {type(values).__name__}; return a dict such as {{'loss': 0.5}}")
+    for key, value in values.items():
+        if not isinstance(key, str) or np.ndim(value) or not np.isfinite(value):
+            raise BadTask(f"evaluate(x)[{key!r}] = {value!r}; return finite numbers under names")
+
+
+def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.random.Generator) -> None:
+    values = task.evaluate(x)
+    if "loss" not in values:
+        raise BadTask("evaluate(x) has no 'loss' to compare the gradient with; add it, or pass slope=False")
+    direction = random.standard_normal(x.shape)
+    direction /= np.linalg.norm(direction)
+    h = 1e-5 * max(1.0, float(np.abs(x).max()))
+    slope = (task.evaluate(x + h * direction)["loss"] - task.evaluate(x - h * direction)["loss"]) / (2 * h)
+    rounds = max(1, -(-draws // workers))
+    samples: Sequence[float] = [
+        float(np.mean([task.update(x, worker, int(random.integers(2**63))) @ direction for worker in range(workers)]))
+        for _ in range(rounds)
+    ]
+    mean = float(np.mean(samples))
+    error = float(np.std(samples) / np.sqrt(max(rounds - 1, 1)))
+    allowed = 6 * error + 1e-5 * max(1.0, abs(slope))
+    if abs(mean - slope) > allowed:
+        raise BadTask(
+            f"the updates' mean slope is {mean:.6g}, that of the loss {slope:.6g} (allowed difference {allowed:.2g}); "
+            "they are no unbiased gradients of it"
+        )

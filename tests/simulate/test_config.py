@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncsgd.simulate.config import BadConfig, load, parse
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def tables(**changes):
+    base = {
+        "task": {"kind": "quadratic", "dim": 4, "workers": 2},
+        "durations": {"kind": "fixed", "seconds": [1.0, 4.0]},
+        "method": {"kind": "async_sgd", "stepsize": 0.1},
+        "run": {"iterations": 50},
+    }
+    return {key: value for key, value in {**base, **changes}.items() if value is not None}
+
+
+def asyncsgd(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "asyncsgd", *map(str, arguments)], capture_output=True, text=True, timeout=240
+    )
+
+
+def test_a_whole_file():
+    config = parse(
+        tables(
+            method=[
+                {"kind": "delay_adaptive", "stepsize": 0.1, "momentum": 0.5},
+                {"kind": "async_sgd", "stepsize": 0.1, "clip": 1.0, "name": "mine"},
+                {"kind": "fedbuff", "stepsize": 0.1, "concurrency": 2, "clip": 1.0, "noise": 0.5},
+            ],
+            durations={"kind": "exponential", "means": [1.0, 2.0], "communication": {"down": 0.5}},
+            sweep={"stepsizes": {"low": 0.01, "high": 1.0, "points": 3}, "target": 0.1},
+        )
+    )
+    assert list(config.methods) == ["delay_adaptive", "mine", "fedbuff"]
+    adaptive = config.methods["delay_adaptive"]
+    assert adaptive(None).step.stepsize == 0.1
+    assert adaptive(0.7).step.stepsize == 0.7
+    assert adaptive(None).optimizer.beta == 0.5
+    assert config.methods["fedbuff"](None).gather.noise == 0.5
+    assert config.durations.lowered.down.tolist() == [0.5, 0.5]
+    assert list(config.sweep["stepsizes"]) == pytest.approx([0.01, 0.1, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tsk": {}}, r"\[tsk\] is not known; did you mean task"),
+        ({"task": None}, r"\[task\] is missing"),
+        ({"task": {"dim": 3}}, r"task\.kind is missing"),
+        ({"task": {"kind": "quadratc"}}, "task.kind = 'quadratc' is not known; did you mean quadratic"),
+        ({"task": {"kind": "quadratic", "dims": 3}}, r"task\.dims is not known; did you mean dim"),
+        ({"task": 3}, r"task = 3 is no table; write \[task\]"),
+        ({"durations": {"kind": "fixed"}}, r"durations\.seconds is missing"),
+        ({"durations": {"kind": "fixed", "seconds": [1.0, -1.0]}}, r"durations\.seconds.*-1\.0"),
+        ({"durations": {"kind": "fixed", "seconds": []}}, r"durations\.seconds"),
+        ({"method": {"kind": "async_sgd", "stepsize": -1}}, r"method\.stepsize = -1 must be a positive"),
+        ({"method": {"kind": "async_sgd", "stepsize": 1, "concurency": 3}}, "method.concurency is not known"),
+        ({"method": {"kind": "clipped", "stepsize": 1}}, "method.kind = 'clipped' is not known"),
+        ({"method": {"kind": "async_sgd", "stepsize": 1, "noise": 1.0}}, "clip = None is missing"),
+        ({"run": {"iteratons": 3}}, r"run\.iteratons is not known; did you mean iterations"),
+        ({"sweep": {"stepsizes": {"low": 1.0}}}, r"sweep\.stepsizes\.high is missing"),
+    ],
+)
+def test_every_mistake_is_named_with_its_key_and_the_fix(changes, says):
+    with pytest.raises(BadConfig, match=says):
+        parse(tables(**changes))
+
+
+def test_a_file_that_is_not_there_or_not_toml(tmp_path):
+    with pytest.raises(BadConfig, match="nowhere.toml.*TOML"):
+        load(tmp_path / "nowhere.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[task\n")
+    with pytest.raises(BadConfig, match=r"bad\.toml: not TOML"):
+        load(bad)
+
+
+def test_the_command_simulates_an_example_and_prints_json():
+    done = asyncsgd("simulate", EXAMPLES / "straggler.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["method"] for row in rows] == ["minibatch_sgd", "async_sgd", "delay_adaptive"]
+    assert rows[0]["seconds"] > 2 * rows[1]["seconds"]
+    table = asyncsgd("simulate", EXAMPLES / "straggler.toml")
+    assert "delay_adaptive" in table.stdout
+
+
+def test_the_command_sweeps_an_example():
+    done = asyncsgd("sweep", EXAMPLES / "paper_figure.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)
+    assert 300 < row["iterations_to_target"] < 600
+    assert row["on_edge"] is False
+
+
+def test_a_mistake_in_a_file_is_one_sentence_and_exit_code_2(tmp_path):
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[task]\nkind = "quadratic"\n[durations]\nkind = "fixed"\nsecond = [1]\n[method]\nkind = "mifa"\n')
+    done = asyncsgd("simulate", bad)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"asyncsgd: {bad}: the key durations.second is not known; did you mean seconds?"
+    done = asyncsgd("simulate", EXAMPLES / "missing.toml")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,125 @@
+import warnings
+
+import numpy as np
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd.simulate.replay import Stop
+from asyncsgd.simulate.sweep import first_reached
+
+TASK = asgd.tasks.paper_quadratic(workers=2)
+SPEEDS = asgd.durations.fixed([1.0, 4.0])
+
+
+def test_every_cell_is_what_a_single_run_gives():
+    task = asgd.tasks.quadratic(workers=2, noise=0.05)
+    speeds = asgd.durations.exponential([1.0, 4.0])
+    steps, seeds = [0.05, 0.2, 5.0], [3, 7]
+    found = asgd.sweep(task, asgd.async_sgd, speeds, stepsizes=steps, seeds=seeds, iterations=400, target=0.5)
+    for row, step in enumerate(steps):
+        for column, seed in enumerate(seeds):
+            run = asgd.simulate(task, asgd.async_sgd(step), speeds, iterations=400, seed=seed, every=1)
+            assert found.diverged[row, column] == (run.diverged is not None)
+            if run.diverged is None:
+                reached = first_reached(run.metrics["gradient_norm"], Stop(0.5))
+                assert found.iterations[row, column] == (reached if reached >= 0 else np.inf)
+                if reached >= 0:
+                    assert found.time[row, column] == run.metrics["time"][reached]
+
+
+@pytest.mark.parametrize("sustained", [False, True])
+def test_seeds_share_lanes_when_nothing_in_the_schedule_is_random(sustained):
+    task = asgd.tasks.quadratic(workers=2, noise=0.05)
+    options = {"stepsizes": [0.05, 0.1, 0.2], "iterations": 300, "target": 0.2, "sustained": sustained, "window": 5}
+    together = asgd.sweep(task, asgd.async_sgd, SPEEDS, seeds=[0, 1, 2], **options)
+    for column in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", asgd.EdgeWarning)
+            alone = asgd.sweep(task, asgd.async_sgd, SPEEDS, seeds=[column], **options)
+        assert np.array_equal(together.iterations[:, column], alone.iterations[:, 0])
+
+
+def test_methods_without_a_compiled_form_get_the_same_verdict():
+    """The same method twice: as it is, and with a step rule of the user's own that does the same."""
+    from asyncsgd.core.steps import Custom
+
+    own = asgd.async_sgd(0.1).using(step=Custom(0.1, lambda arrival: 1.0))
+    options = {"stepsizes": [0.02, 0.1, 0.2], "iterations": 200, "target": 1e-2}
+    compiled = asgd.sweep(TASK, asgd.async_sgd, SPEEDS, **options)
+    plain = asgd.sweep(TASK, own, SPEEDS, **options)
+    assert np.array_equal(compiled.iterations, plain.iterations)
+    assert np.array_equal(compiled.time, plain.time)
+
+
+def test_iterations_of_the_paper_grow_like_the_root_of_the_delay():
+    """T / √τ_max is flat for τ_max = 2, ..., 64: the figures of the paper, both functions."""
+    logistic = asgd.tasks.logistic(m=100, dim=20, workers=2)
+    for task, low, high in ((TASK, 80, 140), (logistic, 110, 200)):
+        for slow in (2, 8, 32, 64):
+            found = asgd.sweep(
+                task,
+                asgd.async_sgd,
+                asgd.durations.fixed([1.0, float(slow)]),
+                stepsizes=asgd.grid(1e-3, 1e2, 101),
+                iterations=20_000,
+                target=1e-14,
+            )
+            assert low < found.best_iterations / np.sqrt(slow) < high
+
+
+def test_the_best_on_the_edge_is_a_warning():
+    with pytest.warns(asgd.EdgeWarning, match="largest of the grid"):
+        asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.001, 0.002], iterations=500)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"target": -1.0}, "target = -1.0 can't be reached.*positive"),
+        ({"target": 0.0}, "target = 0.0 can't be reached"),
+        ({"target": float("nan")}, "target = nan"),
+        ({"target": 1e-3, "window": 1000}, "window = 1000 is longer than the run of 200"),
+        ({"metric": "accuracy"}, "metric = 'accuracy' is not measured.*gradient_norm"),
+        ({"stepsizes": []}, "stepsizes"),
+        ({"stepsizes": [0.1, -0.1]}, "stepsize = -0.1 must be a positive"),
+        ({"seeds": []}, "seeds"),
+        ({"iterations": 0}, "iterations = 0"),
+    ],
+)
+def test_bad_requests_name_the_key_and_the_fix(change, says):
+    options = {"stepsizes": [0.1, 0.2], "iterations": 200, **change}
+    with pytest.raises(asgd.errors.UsageError, match=says):
+        asgd.sweep(TASK, asgd.async_sgd, SPEEDS, **options)
+
+
+def test_a_target_that_nobody_reaches_is_an_error_with_the_closest():
+    with pytest.raises(asgd.TargetNotReached, match=r"1e-14 was not reached.*closest.*larger target") as caught:
+        asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.001, 0.1], iterations=100, target=1e-14)
+    assert np.isfinite(caught.value.sweep.final).all()
+
+
+def test_a_grid_that_diverges_everywhere_says_so():
+    with pytest.raises(asgd.TargetNotReached, match="every stepsize diverged"):
+        asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[50.0, 60.0], iterations=2000, target=1e-3)
+
+
+def test_compare_uses_the_same_durations_and_each_methods_best_step():
+    speeds = asgd.durations.fixed([1.0, 1.0, 1.0, 20.0])
+    both = asgd.compare(
+        {"waiting": asgd.minibatch_sgd, "not waiting": asgd.async_sgd},
+        asgd.tasks.quadratic(workers=4),
+        speeds,
+        stepsizes=asgd.grid(1e-2, 1.0, 21),
+        iterations=3000,
+        target=1e-6,
+    )
+    waiting, moving = both.rows()
+    assert (waiting["method"], moving["method"]) == ("waiting", "not waiting")
+    assert waiting["seconds_to_target"] > 3 * moving["seconds_to_target"]
+    assert both.runs["waiting"].method.step.stepsize == both.sweeps["waiting"].best
+
+
+def test_progress_adds_up():
+    done = []
+    asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.05, 0.1, 0.15], iterations=500, progress=done.append)
+    assert sum(done) == 3 * 500

@@ -1,0 +1,105 @@
+"""check_task finds each way to break the contract."""
+
+import numpy as np
+import pytest
+from numba import njit
+
+from asyncsgd.tasks import BadTask, CompiledTask, Task, check_task, quadratic
+
+
+class Mine:
+    """½‖x‖² with noise."""
+
+    workers = 2
+
+    def initial(self):
+        return np.zeros(3)
+
+    def update(self, x, worker, seed):
+        return x + np.random.default_rng(seed).standard_normal(3)
+
+    def evaluate(self, x):
+        return {"loss": float(0.5 * x @ x)}
+
+
+@njit
+def twice(x, worker, seed, out, data):
+    for i in range(len(x)):
+        out[i] = data * x[i]
+
+
+class Compiled(Mine):
+    compiled = (twice, 2.0)
+
+    def update(self, x, worker, seed):
+        return 2.0 * x
+
+    def evaluate(self, x):
+        return {"loss": float(x @ x)}
+
+
+class WritesIntoX(Mine):
+    def update(self, x, worker, seed):
+        x += 1
+        return x
+
+
+class Forgetful(Mine):
+    state = np.random.default_rng(0)
+
+    def update(self, x, worker, seed):
+        return x + self.state.standard_normal(3)
+
+
+class Reuses(Mine):
+    def __init__(self):
+        self.buffer = np.zeros(3)
+
+    def update(self, x, worker, seed):
+        self.buffer[:] = x + np.random.default_rng(seed).standard_normal(3)
+        return self.buffer
+
+
+class Biased(Mine):
+    def update(self, x, worker, seed):
+        return 1.5 * x + 1
+
+
+class WrongCompiled(Compiled):
+    compiled = (twice, 2.0000001)
+
+
+def broken(**methods):
+    return type("Broken", (Mine,), methods)()
+
+
+def test_good_tasks_pass():
+    for task in (Mine(), Compiled(), quadratic(workers=2)):
+        check_task(task, slope=True)
+        assert isinstance(task, Task)
+    assert isinstance(Compiled(), CompiledTask)
+    assert not isinstance(Mine(), CompiledTask)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (WritesIntoX(), "writes into x"),
+        (Forgetful(), "two answers"),
+        (Reuses(), "overwrites"),
+        (Biased(), "no unbiased gradients"),
+        (WrongCompiled(), "compiled gradient differs"),
+        (object(), "no method initial"),
+        (broken(initial=lambda self: [0.0]), "not a vector"),
+        (broken(initial=lambda self: np.zeros(3, int)), "dtype"),
+        (broken(initial=lambda self: np.random.default_rng().standard_normal(3)), "differs from call to call"),
+        (broken(update=lambda self, x, worker, seed: x[:2]), "like x"),
+        (broken(update=lambda self, x, worker, seed: x * np.nan), "NaN"),
+        (broken(evaluate=lambda self, x: 3.0), "return a dict"),
+        (broken(evaluate=lambda self, x: {"loss": np.inf}), "finite numbers"),
+        (broken(evaluate=lambda self, x: {}), "no 'loss'"),
+    ],
+)
+def test_broken_tasks_are_named(task, message):
+    with pytest.raises(BadTask, match=message):
+        check_task(task, slope=True)
