@@ -22,7 +22,7 @@ def apply(function, x, width=8):
         for i in range(0, len(x), width):
             store(out, i, function(load(x, i, zeros)))
 
-    padded = np.concatenate([x, np.ones(-len(x) % width)])
+    padded = np.concatenate([x, np.ones(-len(x) % width, x.dtype)])
     out = np.empty_like(padded)
     loop(padded, out)
     return out[: len(x)]

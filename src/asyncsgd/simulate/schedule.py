@@ -93,9 +93,9 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         FirstOf: kernel.FIRST_OF,
     }
     leaves = 1 << max(0, min(dispatch.limit(n), jobs) - 1).bit_length()
+    room = min(dispatch.limit(n), jobs) if limit > kernel.SMALL else 1
     number = np.zeros(1)
     tree = _aligned(2 * leaves, 2).view(np.int64)
-    tree[:, 0], tree[:, 1] = kernel.NEVER, 0
     job_worker = np.empty(jobs, np.int32)
     job_iteration = np.empty(jobs, np.int64)
     job_time = np.empty(jobs)
@@ -115,8 +115,12 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         number,
         number.view(np.int64),
         tree,
-        np.full(leaves, kernel.NOBODY, np.int64),
-        np.arange(leaves, dtype=np.int32)[::-1].copy(),
+        np.full((leaves, 2), kernel.NOBODY, np.int64),
+        np.empty(leaves, np.int64),
+        np.empty((2, room), np.int64),
+        np.empty((2, room, 2), np.int64),
+        np.zeros(2, np.int64),
+        np.empty(kernel.SAMPLE, np.int64),
         _rows(durations),
         order,
         job_worker,

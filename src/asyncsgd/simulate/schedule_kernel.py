@@ -4,9 +4,12 @@ It repeats `asyncsgd.simulate.clock.play` for the rules of `asyncsgd.core.dispat
 the tests hold the two against each other. What it writes, it writes in order: jobs as they are assigned, arrivals
 as they come.
 
-What is in flight stands at the leaves of a tournament: every node holds the earlier of the two below it, so the next
+What arrives soon stands at the leaves of a tournament: every node holds the earlier of the two below it, so the next
 arrival is at the root, and a new job in the freed place replays one path. Which nodes that touches is known beforehand
-and no branch depends on who wins, so neither the cache nor the processor has to guess, as it has with a heap.
+and no branch depends on who wins, so the processor does not have to guess, as it has with a heap.
+
+With many in flight the tournament would not fit the cache. Then only arrivals up to a time ``soon`` are in it; those up
+to ``later`` lie unsorted in one list and the rest in another, appended in order, and move down when their time comes.
 """
 
 from __future__ import annotations
@@ -24,20 +27,24 @@ ALWAYS_BUSY, BATCH, UNIFORM, SHUFFLED, FIRST_OF = range(5)
 
 NEVER = int(np.array([np.inf]).view(np.int64)[0])  # the bit pattern of infinity
 ONE = np.uint64(1)
+SMALL = 4096  # that many arrivals are put into the tournament without further ado
+SAMPLE = 256
 NOBODY = 1 << 62  # the job of an empty place, after all others
+
+JOB, WORKER = range(2)  # of a place
 
 # A worker's row, one cache line.
 FREE_AT, STARTED, DOWN, UP, KIND, SECONDS = range(6)
 
 
 @borrowing
-def _place(tree: Any, place_job: Any, place: Any, time: Any) -> Any:
-    """The arrival at this place is now at ``time``, of job ``place_job[place]``; play its matches up to the root.
+def _place(tree: Any, places: Any, leaves: Any, place: Any, time: Any) -> Any:
+    """The arrival at this place is now at ``time``, of job ``places[place, JOB]``; play its matches to the root.
 
     ``time`` is the bit pattern of the float, an integer: times are not negative, so it is in the same order, and the
     processor selects between integers without a branch.
     """
-    node = np.uint64(tree.shape[0] // 2 + place)  # unsigned, which spares a check for negative indices
+    node = np.uint64(leaves + place)  # unsigned, which spares a check for negative indices
     winner = place
     tree[node, 0] = time
     tree[node, 1] = winner
@@ -46,12 +53,119 @@ def _place(tree: Any, place_job: Any, place: Any, time: Any) -> Any:
         other = tree[node ^ ONE, 1]
         loses = other_time < time
         if other_time == time:
-            loses = place_job[other] < place_job[winner]
+            loses = places[other, JOB] < places[winner, JOB]
         time = other_time if loses else time
         winner = other if loses else winner
         node >>= ONE
         tree[node, 0] = time
         tree[node, 1] = winner
+
+
+@borrowing
+def _build(tree: Any, places: Any, leaves: Any) -> Any:
+    """Play all matches of a tournament whose leaves are set."""
+    for node in range(leaves - 1, 0, -1):
+        first, second = 2 * node, 2 * node + 1
+        wins = tree[first, 0] < tree[second, 0]
+        if tree[first, 0] == tree[second, 0]:
+            wins = places[tree[first, 1], JOB] < places[tree[second, 1], JOB]
+        best = first if wins else second
+        tree[node, 0] = tree[best, 0]
+        tree[node, 1] = tree[best, 1]
+
+
+@borrowing
+def _grow(tree: Any, places: Any, free: Any, leaves: Any) -> Any:
+    """Twice as many leaves; all old ones are taken."""
+    for place in range(leaves):
+        tree[2 * leaves + place, 0] = tree[leaves + place, 0]
+        tree[2 * leaves + place, 1] = place
+    for place in range(leaves, 2 * leaves):
+        _clear(tree, places, 2 * leaves, place)
+        free[place - leaves] = 3 * leaves - 1 - place
+    _build(tree, places, 2 * leaves)
+    return 2 * leaves
+
+
+@borrowing
+def _clear(tree: Any, places: Any, leaves: Any, place: Any) -> Any:
+    places[place, JOB] = NOBODY
+    tree[leaves + place, 0] = NEVER
+    tree[leaves + place, 1] = place
+
+
+@borrowing
+def _quantile(times: Any, size: Any, share: Any, sample: Any) -> Any:
+    """A time that about one in ``share`` do not pass; if there are few, one that none does."""
+    if size <= SMALL:
+        return NEVER
+    stride = size // SAMPLE
+    for i in range(SAMPLE):
+        time = times[i * stride]
+        k = i
+        while k > 0 and sample[k - 1] > time:
+            sample[k] = sample[k - 1]
+            k -= 1
+        sample[k] = time
+    return sample[SAMPLE // share - 1]
+
+
+@borrowing
+def _refill(
+    tree: Any,
+    places: Any,
+    free: Any,
+    waiting: Any,  # times: row 0 of those up to `later`, row 1 of the others
+    who: Any,  # their jobs and workers
+    sizes: Any,
+    later: Any,
+    sample: Any,
+) -> Any:
+    """Build a new tournament of what comes next: (its size, leaves, soon, later)."""
+    if sizes[0] == 0:
+        later = _quantile(waiting[1], sizes[1], 16, sample)
+        i = 0
+        while i < sizes[1]:
+            if waiting[1, i] <= later:
+                end = sizes[0]
+                waiting[0, end] = waiting[1, i]
+                who[0, end, JOB] = who[1, i, JOB]
+                who[0, end, WORKER] = who[1, i, WORKER]
+                sizes[0] += 1
+                sizes[1] -= 1
+                last = sizes[1]
+                waiting[1, i] = waiting[1, last]
+                who[1, i, JOB] = who[1, last, JOB]
+                who[1, i, WORKER] = who[1, last, WORKER]
+            else:
+                i += 1
+    soon = later if sizes[0] <= SMALL else _quantile(waiting[0], sizes[0], 8, sample)
+    due = 0
+    for i in range(sizes[0]):
+        due += waiting[0, i] <= soon
+    leaves = 1
+    while leaves < due:
+        leaves *= 2
+    near, i = 0, 0
+    while i < sizes[0]:
+        if waiting[0, i] <= soon:
+            places[near, JOB] = who[0, i, JOB]
+            places[near, WORKER] = who[0, i, WORKER]
+            tree[leaves + near, 0] = waiting[0, i]
+            tree[leaves + near, 1] = near
+            near += 1
+            sizes[0] -= 1
+            last = sizes[0]
+            waiting[0, i] = waiting[0, last]
+            who[0, i, JOB] = who[0, last, JOB]
+            who[0, i, WORKER] = who[0, last, WORKER]
+        else:
+            i += 1
+    for place in range(near, leaves):
+        _clear(tree, places, leaves, place)
+        free[place - near] = leaves - 1 - (place - near)
+    _build(tree, places, leaves)
+    return near, leaves, soon, later
 
 
 @borrowing
@@ -67,8 +181,12 @@ def run(
     number: Any,  # one float, and its bit pattern
     bits: Any,
     tree: Any,  # (2 · leaves, 2): bits of the time and place; the root is node 1, the leaves are the second half
-    place_job: Any,  # per leaf: whose arrival it is, or NOBODY
+    places: Any,  # (leaves, 2): whose arrival it is, or NOBODY, and its worker
     free: Any,  # per leaf: a stack of empty places
+    waiting: Any,  # for `_refill`
+    who: Any,
+    sizes: Any,
+    sample: Any,
     rows: Any,  # per worker: FREE_AT, STARTED, ...
     order: Any,  # per worker: idle ones as a ring, or the present shuffle, or who was asked in this round
     job_worker: Any,
@@ -82,7 +200,10 @@ def run(
     """(jobs, arrivals, in flight, jobs of the first hand-out); fewer arrivals than asked for if nobody comes."""
     n = rows.shape[0]
     jobs = 0
-    leaves = place_job.shape[0]
+    leaves, near, spare = 1, 0, 1  # of the tournament: its size, how many are in it, how many places are free
+    _clear(tree, places, 1, 0)
+    free[0] = 0
+    soon, later = (NEVER, NEVER) if limit <= SMALL else (-1, -1)
     in_flight = 0
     vacant = -1  # the place of the job that has just arrived
     first_idle, idle = 0, n  # ALWAYS_BUSY
@@ -101,15 +222,19 @@ def run(
             if full:
                 kept = 0
                 for place in range(leaves):
-                    job = place_job[place]
+                    job = places[place, JOB]
                     if job != NOBODY and place != vacant:
                         job_cancelled[job] = t
-                        rows[job_worker[job], FREE_AT] = now
-                    place_job[place] = NOBODY
+                        rows[places[place, WORKER], FREE_AT] = now
+                    _clear(tree, places, leaves, place)
                     free[place] = leaves - 1 - place
-                for node in range(tree.shape[0]):
-                    tree[node, 0] = NEVER
-                in_flight = 0
+                _build(tree, places, leaves)
+                for k in range(2):
+                    for i in range(sizes[k]):
+                        job_cancelled[who[k, i, JOB]] = t
+                        rows[who[k, i, WORKER], FREE_AT] = now
+                    sizes[k] = 0
+                in_flight, near, spare = 0, 0, leaves
                 vacant = -1
         while True:
             if rule == ALWAYS_BUSY:
@@ -158,21 +283,39 @@ def run(
             job_worker[jobs] = worker
             job_iteration[jobs] = point
             job_time[jobs] = now
-            if vacant >= 0:
-                place = vacant
-                vacant = -1
-            else:
-                place = free[leaves - 1 - in_flight]
-            place_job[place] = jobs
             number[0] = end + rows[worker, UP]
-            _place(tree, place_job, place, bits[0])
+            arrival = bits[0]
+            if arrival > soon:
+                k = 1 if arrival > later else 0
+                waiting[k, sizes[k]] = arrival
+                who[k, sizes[k], JOB] = jobs
+                who[k, sizes[k], WORKER] = worker
+                sizes[k] += 1
+            else:
+                if vacant >= 0:
+                    place = vacant
+                    vacant = -1
+                else:
+                    if spare == 0:
+                        spare = leaves
+                        leaves = _grow(tree, places, free, leaves)
+                    spare -= 1
+                    place = free[spare]
+                places[place, JOB] = jobs
+                places[place, WORKER] = worker
+                _place(tree, places, leaves, place, arrival)
+                near += 1
             jobs += 1
             in_flight += 1
         if vacant >= 0:
-            place_job[vacant] = NOBODY
-            _place(tree, place_job, vacant, NEVER)
-            free[leaves - 1 - in_flight] = vacant
+            places[vacant, JOB] = NOBODY
+            _place(tree, places, leaves, vacant, NEVER)
+            free[spare] = vacant
+            spare += 1
             vacant = -1
+        if near == 0 and in_flight > 0:
+            near, leaves, soon, later = _refill(tree, places, free, waiting, who, sizes, later, sample)
+            spare = leaves - near
         if t == 0:
             initial = jobs
         # The next arrival.
@@ -181,14 +324,14 @@ def run(
         bits[0] = tree[1, 0]
         now = number[0]
         vacant = tree[1, 1]
-        job = place_job[vacant]
-        arrival_job[t] = job
+        arrival_job[t] = places[vacant, JOB]
         arrival_time[t] = now
         arrival_concurrency[t] = in_flight
         in_flight -= 1
+        near -= 1
         if rule == ALWAYS_BUSY:
             last = first_idle + idle
-            order[last if last < n else last - n] = job_worker[job]
+            order[last if last < n else last - n] = places[vacant, WORKER]
             idle += 1
         elif rule == FIRST_OF:
             kept += 1

@@ -82,9 +82,9 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
     _check_vector(name, first, x)
     kept = first.copy()
     task.update(x.copy(), worker, seed + 1)
-    again = task.update(x.copy(), worker, seed)
     if not _same(first, kept):
         raise BadTask(f"{name} returns an array that the next call overwrites; return a new one")
+    again = task.update(x.copy(), worker, seed)
     if not _same(again, kept):
         raise BadTask(f"{name} gives two answers; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
     compiled = getattr(task, "compiled", None)

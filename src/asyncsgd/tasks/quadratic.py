@@ -177,18 +177,23 @@ def _closed(lengths: Floats, workers: int, dim: int, random: np.random.Generator
             "cannot be: the deviations from the mean add up to zero, so no ζ_i exceeds the sum of the others",
             "lower the largest",
         )
+    longest = float(lengths.max())
+    if not longest:
+        return np.zeros((workers, dim))
+    lengths = lengths / longest
     # The longest first, each to the shortest of three sides: they always form a triangle.
     sides, member = np.zeros(3), np.zeros(workers, int)
     for i in np.argsort(-lengths, kind="stable"):
         member[i] = int(np.argmin(sides))
         sides[member[i]] += lengths[i]
     a, b, c = sides
-    cosine = np.clip((c * c - a * a - b * b) / (2 * a * b), -1.0, 1.0) if a and b else -1.0
+    cosine = np.clip((c * c - a * a - b * b) / (2 * a * b), -1.0, 1.0)
     if dim == 1 and abs(cosine) < 1 - 1e-12:
-        raise BadParameter("heterogeneity", lengths.tolist(), "cannot be in one dimension", "pass dim >= 2")
+        given = (longest * lengths).tolist()
+        raise BadParameter("heterogeneity", given, "cannot be in one dimension", "pass dim >= 2")
     u = np.zeros((3, max(dim, 2)))
     u[0, 0], u[1, 0], u[1, 1] = 1.0, cosine, np.sqrt(1 - cosine * cosine)
-    u[2] = -(a * u[0] + b * u[1]) / c if c else 0.0
+    u[2] = -(a * u[0] + b * u[1]) / c if c > 1e-12 else 0.0
     shifts = lengths[:, None] * u[member, :dim]
     # Turn pairs about their sum, which keeps it and both lengths.
     for _ in range(4 * workers if dim > 1 and workers > 1 else 0):
@@ -201,4 +206,4 @@ def _closed(lengths: Floats, workers: int, dim: int, random: np.random.Generator
         turned *= np.linalg.norm(across) / np.linalg.norm(turned)
         shifts[i], shifts[j] = middle + along + turned, middle - along - turned
     shifts -= shifts.mean(axis=0)
-    return np.asarray(shifts)
+    return np.asarray(longest * shifts)
