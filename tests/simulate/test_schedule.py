@@ -104,8 +104,8 @@ def test_a_run_cut_short_is_a_shorter_run(dispatch, durations, iterations, data)
 
 
 def test_many_workers_arrive_in_the_order_of_a_plain_heap():
-    seconds = np.random.default_rng(0).integers(1, 50, 5_000) / 8  # ties everywhere
-    plan = schedule(rules.AlwaysBusy(), times.fixed(seconds), iterations=50_000)
+    seconds = np.random.default_rng(0).integers(1, 50, 30_000) / 8  # ties everywhere
+    plan = schedule(rules.AlwaysBusy(), times.fixed(seconds), iterations=100_000)
     heap = [(seconds[worker], worker, worker) for worker in range(len(seconds))]
     heapq.heapify(heap)
     for t, job in enumerate(plan.arrival_job):

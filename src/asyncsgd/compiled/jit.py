@@ -11,3 +11,6 @@ borrowing: Any = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-o
 
 Counting them costs more than the work where a function gets a tuple of ten arrays (numba issues 2345, 2350).
 """
+
+inlined: Any = njit(cache=True, nogil=True, _nrt=False, error_model="numpy", forceinline=True)  # type: ignore[call-overload]
+"""The same for the parts of one hot loop: handing over a tuple of arrays copies a kilobyte if the call stays a call."""

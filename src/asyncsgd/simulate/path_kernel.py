@@ -31,6 +31,7 @@ def versions(iteration: Any, weight: Any, table: Any, size: Any, version: Any, f
 def slots(iteration: Any, weight: Any, version: Any, read: Any, write: Any, readers: Any, place: Any, free: Any) -> Any:
     """Where each point is kept: (how many slots, slot of x^(0) or -1). A version has a slot while it will be read.
 
+    A point that nobody will read goes to slot number ``used``, behind the others.
     ``readers``, ``place`` have one entry per version, ``free`` one per arrival; ``read`` and ``write`` are written.
     """
     iterations = iteration.shape[0]
@@ -63,4 +64,7 @@ def slots(iteration: Any, weight: Any, version: Any, read: Any, write: Any, read
                     place[v] = used
                     used += 1
                 write[t] = place[v]
+    for t in range(iterations):
+        if write[t] < 0:
+            write[t] = used
     return used, place[0]

@@ -26,7 +26,7 @@ from asyncsgd.simulate.arrivals import Arrivals, Floats, Weighed, weigh, weighs
 from asyncsgd.tasks.base import Task
 
 METRICS = ("loss", "gradient_norm", "distance")
-WIDTH = 8
+WIDTH = 16
 """Lanes that one call advances together; chosen by measurement (benchmarks/simulate)."""
 HUGE = 1e30
 """A metric this many times its first value (or 1) is divergence."""
@@ -141,51 +141,53 @@ def replay_lanes(
     total, rule, x0 = len(arrivals), _rule(method), task.initial()
     records = total // every + 1
     start = _evaluate(task, x0, wanted)
-    lanes_needed = len(stepsizes)
-    metrics = np.full((records, 3, lanes_needed), np.nan)
-    metrics[0] = [[start.get(name, np.nan)] for name in METRICS]
-    optimum = np.asarray(getattr(task, "optimum", None) if "distance" in start else np.zeros(len(x0)), dtype=float)
+    taken = tuple(start)
+    first_values = np.array([start[name] for name in taken])
+    optimum = getattr(task, "optimum", None) if "distance" in start else None
     watch = kernel.Watch(
         every=every,
-        wanted=np.array([name in start for name in METRICS], np.uint8),
-        optimum=np.ascontiguousarray(optimum),
+        column=np.array([taken.index(name) if name in taken else -1 for name in METRICS]),
+        optimum=np.zeros(len(x0)) if optimum is None else np.array(optimum, dtype=float),
         stop=kernel.NO_STOP if stop is None else kernel.ALL_BELOW if stop.sustained else kernel.MEAN_BELOW,
         metric=METRICS.index(stop.metric) if stop else 0,
         target=float(stop.target) if stop else 0.0,
         window=stop.window if stop else 1,
-        huge=HUGE * max(1.0, *(abs(value) for value in start.values())) if start else np.inf,
+        huge=HUGE * max(1.0, float(np.abs(first_values).max(initial=0.0))),
     )
-    x = np.empty((len(x0), lanes_needed))
-    stopped, diverged = np.full(lanes_needed, -1, np.int64), np.full(lanes_needed, -1, np.int64)
-    furthest = np.zeros(lanes_needed, np.int64)
+    count = len(stepsizes)
+    blocks = range(0, count, width)
+    values = np.empty((len(blocks), records, len(taken), width))
+    values[:, 0] = first_values[:, None]
+    x = np.empty((len(x0), count))
+    stopped, diverged = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    furthest = np.zeros(count, np.int64)
 
     def run_block(begin: int) -> None:
-        members = range(begin, min(begin + width, lanes_needed))
-        lanes = _make_lanes(x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, records)
-        lanes.metrics[0] = metrics[0, :, :1]
-        lanes.ring[0] = metrics[0, watch.metric, 0]
+        members = range(begin, min(begin + width, count))
+        lanes = _make_lanes(
+            x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, values[begin // width]
+        )
+        if stop is not None:
+            lanes.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
         while t < total:
-            goal = min(t + (every if own else chunk), total)
+            goal, finished = min(t + (every if own else chunk), total), False
             reached = advance(data, stochastic, not own, path, rule, watch, lanes, t, goal, (0,) * width)
             if own and reached % every == 0:
-                values = _evaluate(task, lanes.x[:, 0].copy(), wanted)
-                record = reached // every
-                lanes.metrics[record, :, 0] = [values.get(name, np.nan) for name in METRICS]
-                kernel._judge(lanes, watch, reached, record, (0,))
+                found = _evaluate(task, lanes.x[:, 0].copy(), taken)
+                lanes.metrics[reached // every, :, 0] = [found[name] for name in taken]
+                finished = kernel.judge(lanes, watch, reached, reached // every, (0,))
             if progress is not None:
                 progress((reached - t) * len(members))
             t = reached
-            if kernel._finished(lanes, watch, (0,) * width):
+            if finished or reached < goal:
                 break
         if progress is not None:
             progress((total - t) * len(members))
         for column, lane in enumerate(members):
             x[:, lane] = lanes.x[:, column]
-            metrics[:, :, lane] = lanes.metrics[:, :, column]
             stopped[lane], diverged[lane], furthest[lane] = lanes.stopped[column], lanes.diverged[column], t
 
-    blocks = range(0, lanes_needed, width)
     threads = min(len(blocks), threads or os.cpu_count() or 1)
     if threads == 1:
         for block in blocks:
@@ -195,11 +197,25 @@ def replay_lanes(
             list(pool.map(run_block, blocks))
     diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
     x[:, diverged >= 0] = np.nan
+    metrics = {name: _side_by_side(values[:, :, k], count) for k, name in enumerate(taken)}
+    for lane in range(count):
+        # From divergence on there are no numbers, nor after the last iteration that was run.
+        known = furthest[lane] // every + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
+        if known < records:
+            for table in metrics.values():
+                table[known:, lane] = np.nan
     iteration = np.arange(records, dtype=np.int64) * every
-    late = (diverged >= 0) & (iteration[:, None] >= diverged)
-    late |= iteration[:, None] > furthest
-    taken = {name: np.where(late, np.nan, metrics[:, k]) for k, name in enumerate(METRICS) if name in start}
-    return Result(x, iteration, taken, stopped, diverged, int(furthest.max(initial=0)), weighed)
+    return Result(x, iteration, metrics, stopped, diverged, int(furthest.max(initial=0)), weighed)
+
+
+def _side_by_side(blocks: Floats, count: int) -> Floats:
+    """(blocks, records, width) as (records, lanes)."""
+    table = np.empty((blocks.shape[1], count))
+    for k, block in enumerate(blocks):
+        begin = k * block.shape[1]
+        end = min(begin + block.shape[1], count)
+        table[:, begin:end] = block[:, : end - begin]
+    return table
 
 
 def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
@@ -219,7 +235,7 @@ def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
         weight=weighed.weight,
         flush=weighed.flush,
     )
-    return path, max(int(slots), 1), int(first)
+    return path, int(slots), int(first)
 
 
 def _make_lanes(
@@ -233,7 +249,7 @@ def _make_lanes(
     watch: Any,
     rule: Any,
     task: Any,
-    records: int,
+    metrics: Floats,
 ) -> Any:
     from asyncsgd.simulate.replay_kernel import Lanes
 
@@ -241,7 +257,7 @@ def _make_lanes(
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
     fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
     column: Floats = np.repeat(x0[:, None].astype(np.float64), width, axis=1)
-    points = np.empty((slots, dimension, width))
+    points = np.empty((slots + 1, dimension, width))  # and one for what nobody will read
     if first >= 0:
         points[first] = column
     diverged = np.full(width, -1, np.int64)
@@ -265,7 +281,7 @@ def _make_lanes(
         below=np.zeros(width, np.int64),
         stopped=np.full(width, -1, np.int64),
         diverged=diverged,
-        metrics=np.full((records, 3, width), np.nan),
+        metrics=metrics,
     )
 
 

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.compiled.jit import borrowing
+from asyncsgd.compiled.jit import inlined
+from asyncsgd.compiled.lanes import load, pointer, splat, store
 from asyncsgd.compiled.random import mix, output
 from asyncsgd.core.random import GAMMA
-from asyncsgd.tasks.kernels import full_gradient, gradient, loss
+from asyncsgd.tasks.kernels import distance, full_gradient, gradient, loss, norm
 
 SEED_GAMMA = np.uint64(GAMMA)
 LANES = 1024  # of the fixed-order norm, not of runs
@@ -35,7 +36,7 @@ class Path(NamedTuple):
     read: NDArray[np.int32]
     """Slot of the point that the arriving gradient was computed at."""
     write: NDArray[np.int32]
-    """Slot that x^(t+1) is kept in, or -1 if no job needs it."""
+    """Slot that x^(t+1) is kept in; the last one if no job will read it."""
     weight: NDArray[np.float64]
     """Of the step; 0 drops the arrival."""
     flush: NDArray[np.uint8]
@@ -63,8 +64,8 @@ class Watch(NamedTuple):
     """What is measured, and when a lane has had enough."""
 
     every: int
-    wanted: NDArray[np.uint8]
-    """Whether loss, gradient norm, distance are wanted."""
+    column: NDArray[np.int64]
+    """Where loss, gradient norm and distance stand among the metrics taken, or -1."""
     optimum: NDArray[np.float64]
     stop: int
     metric: int
@@ -103,136 +104,141 @@ class Lanes(NamedTuple):
     diverged: NDArray[np.int64]
     """Iteration at which it was seen to diverge, or -1."""
     metrics: NDArray[np.float64]
-    """(records, 3, W)."""
+    """(records, metrics taken, W)."""
 
 
-@borrowing
-def _norm(g: Any, fold: Any, largest: Any, out: Any, width: Any) -> Any:
-    """`core.vectors.norm` per lane; where squares overflow, the lane is divided by its largest element first."""
-    for lane in range(len(width)):
-        largest[lane] = 1.0
-    _sum_of_squares(g, fold, largest, width)
+@inlined
+def _clip(lanes: Any, bound: Any, width: Any) -> Any:
+    """G · min(1, bound / ‖g‖), with the norm of `core.vectors.norm`: where squares overflow, by the largest element."""
+    w, d = len(width), lanes.g.shape[0]
+    for lane in range(w):
+        lanes.small[1, lane] = 1.0
+    _sum_of_squares(lanes, width)
     again = False
-    for lane in range(len(width)):
-        out[lane] = np.sqrt(fold[0, lane])
-        if out[lane] == np.inf:
-            largest[lane] = 0.0
-            for i in range(g.shape[0]):
-                largest[lane] = max(largest[lane], abs(g[i, lane]))
-            again = again or largest[lane] < np.inf
+    for lane in range(w):
+        length = np.sqrt(lanes.fold[0, lane])
+        lanes.small[0, lane] = length
+        if length == np.inf:
+            largest = 0.0
+            for i in range(d):
+                largest = max(largest, abs(lanes.g[i, lane]))
+            lanes.small[1, lane] = largest
+            again = again or largest < np.inf
     if again:
-        _sum_of_squares(g, fold, largest, width)
-        for lane in range(len(width)):
-            if 1.0 < largest[lane] < np.inf:
-                out[lane] = largest[lane] * np.sqrt(fold[0, lane])
+        _sum_of_squares(lanes, width)
+        for lane in range(w):
+            if 1.0 < lanes.small[1, lane] < np.inf:
+                lanes.small[0, lane] = lanes.small[1, lane] * np.sqrt(lanes.fold[0, lane])
+    for lane in range(w):
+        length = lanes.small[0, lane]
+        lanes.small[0, lane] = bound / length if length > bound else 1.0
+    factor = load(lanes.small, 0, width)
+    for i in range(d):
+        store(lanes.g, i * w, load(lanes.g, i * w, width) * factor)
 
 
-@borrowing
-def _sum_of_squares(g: Any, fold: Any, divisor: Any, width: Any) -> Any:
-    rows = fold.shape[0]
+@inlined
+def _sum_of_squares(lanes: Any, width: Any) -> Any:
+    """Of g divided by row 1 of ``small``, folded into row 0 of ``fold``."""
+    w, rows, divisor = len(width), lanes.fold.shape[0], load(lanes.small, len(width), width)
     for k in range(rows):
-        for lane in range(len(width)):
-            fold[k, lane] = 0.0
-    for i in range(g.shape[0]):
-        k = i % rows
-        for lane in range(len(width)):
-            value = g[i, lane] / divisor[lane]
-            fold[k, lane] += value * value
+        store(lanes.fold, k * w, splat(0.0, width))
+    for i in range(lanes.g.shape[0]):
+        k = (i % rows) * w
+        value = load(lanes.g, i * w, width) / divisor
+        store(lanes.fold, k, load(lanes.fold, k, width) + value * value)
     while rows > 1:
         rows //= 2
         for k in range(rows):
-            for lane in range(len(width)):
-                fold[k, lane] += fold[k + rows, lane]
+            total = load(lanes.fold, k * w, width) + load(lanes.fold, (k + rows) * w, width)
+            store(lanes.fold, k * w, total)
 
 
-@borrowing
-def _clip(g: Any, bound: Any, lanes: Any, width: Any) -> Any:
-    length = lanes.small[0]
-    _norm(g, lanes.fold, lanes.small[1], length, width)
-    for lane in range(len(width)):
-        length[lane] = bound / length[lane] if length[lane] > bound else 1.0
-    for i in range(g.shape[0]):
-        for lane in range(len(width)):
-            g[i, lane] = g[i, lane] * length[lane]
-
-
-@borrowing
-def _move(lanes: Any, rule: Any, direction: Any, weight: Any, width: Any) -> Any:
-    """X ← x - step · direction, or with momentum."""
-    x, m, step = lanes.x, lanes.m, lanes.small[1]
-    for lane in range(len(width)):
-        step[lane] = lanes.stepsize[lane] / rule.buffer if rule.buffer else lanes.stepsize[lane] * weight
-    if rule.momentum == 0:
-        for i in range(x.shape[0]):
-            for lane in range(len(width)):
-                x[i, lane] = x[i, lane] - step[lane] * direction[i, lane]
-        return
-    for i in range(x.shape[0]):
-        for lane in range(len(width)):
-            m[i, lane] = m[i, lane] * rule.beta + direction[i, lane]
-    if rule.momentum == 1:
-        for i in range(x.shape[0]):
-            for lane in range(len(width)):
-                x[i, lane] = x[i, lane] - step[lane] * m[i, lane]
-    else:
-        for i in range(x.shape[0]):
-            for lane in range(len(width)):
-                x[i, lane] = x[i, lane] - step[lane] * (direction[i, lane] + rule.beta * m[i, lane])
-
-
-@borrowing
-def _gather(lanes: Any, rule: Any, weight: Any, flush: Any, width: Any) -> Any:
-    """Use the update in lanes.g: at once, or through the buffer."""
-    g, total = lanes.g, lanes.total
+@inlined
+def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) -> Any:
+    """The update in g moves the model: at once, or when the buffer is full. ``keep`` is where x^(t+1) is kept too."""
+    w, d = len(width), lanes.x.shape[0]
+    step = load(lanes.stepsize, 0, width)
+    direction = pointer(lanes.g, 0)
     if rule.buffer == 0:
-        _move(lanes, rule, g, weight, width)
-        return
-    if lanes.held[0] == 0:
-        for i in range(g.shape[0]):
-            for lane in range(len(width)):
-                total[i, lane] = g[i, lane] * weight
+        step = step * weight
     else:
-        for i in range(g.shape[0]):
-            for lane in range(len(width)):
-                total[i, lane] = total[i, lane] - (-weight) * g[i, lane]
-    lanes.held[0] += 1
+        step = step / splat(float(rule.buffer), width)
+        direction = pointer(lanes.total, 0)
+        if lanes.held[0] == 0:
+            for i in range(d):
+                store(lanes.total, i * w, load(lanes.g, i * w, width) * weight)
+        else:
+            for i in range(d):
+                store(lanes.total, i * w, load(lanes.total, i * w, width) + load(lanes.g, i * w, width) * weight)
+        lanes.held[0] = 0 if flush else lanes.held[0] + 1
     if flush:
-        lanes.held[0] = 0
-        _move(lanes, rule, total, 1.0, width)
+        if rule.momentum == 0:
+            for i in range(d):
+                value = load(lanes.x, i * w, width) - step * load(direction, i * w, width)
+                store(lanes.x, i * w, value)
+                store(lanes.points, keep + i * w, value)
+        else:
+            for i in range(d):
+                g = load(direction, i * w, width)
+                m = load(lanes.m, i * w, width) * rule.beta + g
+                store(lanes.m, i * w, m)
+                if rule.momentum == 2:
+                    m = g + m * rule.beta
+                value = load(lanes.x, i * w, width) - step * m
+                store(lanes.x, i * w, value)
+                store(lanes.points, keep + i * w, value)
 
 
-@borrowing
-def _judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
-    """Note divergence and reached targets after the measurement ``record``, taken at iteration t."""
-    values = lanes.metrics[record]
-    for lane in range(len(width)):
-        if lanes.diverged[lane] >= 0:
-            continue
-        for metric in range(3):
-            if watch.wanted[metric] and not values[metric, lane] <= watch.huge:
-                lanes.diverged[lane] = t
-        if watch.stop == NO_STOP or lanes.stopped[lane] >= 0 or lanes.diverged[lane] >= 0:
-            continue
-        value = values[watch.metric, lane]
-        lanes.ring[record % watch.window, lane] = value
-        if watch.stop == ALL_BELOW:
-            lanes.below[lane] = lanes.below[lane] + 1 if value <= watch.target else 0
-            if lanes.below[lane] == watch.window:
-                lanes.stopped[lane] = t - (watch.window - 1) * watch.every
-        elif record + 1 >= watch.window and value <= watch.target * watch.window:
-            mean = 0.0
-            for k in range(watch.window):  # the sum is made anew, oldest first: a running one would never get small
-                mean += lanes.ring[(record + 1 + k) % watch.window, lane]
-            if mean / watch.window <= watch.target:
-                lanes.stopped[lane] = t
+@inlined
+def _local_steps(data: Any, lanes: Any, rule: Any, worker: Any, point: Any, width: Any) -> Any:
+    """Q local steps from the point; g becomes what they moved."""
+    w, d = len(width), lanes.x.shape[0]
+    for i in range(d):
+        store(lanes.y, i * w, load(point, i * w, width))
+    for lane in range(w):
+        lanes.seeds[2, lane] = mix(lanes.seeds[1, lane] + SEED_GAMMA)
+    for q in range(rule.local_steps):
+        for lane in range(w):
+            lanes.seeds[1, lane] = output(lanes.seeds[2, lane], q)
+        gradient(data, lanes.y, worker, pointer(lanes.seeds, w), lanes.g, lanes.scratch, width)
+        for i in range(d):
+            y, g = load(lanes.y, i * w, width), load(lanes.g, i * w, width)
+            if rule.proximal != 0.0:
+                g = g + (y - load(point, i * w, width)) * rule.proximal
+            store(lanes.y, i * w, y - g * rule.local_stepsize)
+    for i in range(d):
+        moved = load(point, i * w, width) - load(lanes.y, i * w, width)
+        if rule.scaled:
+            moved = moved / splat(rule.local_stepsize, width)
+        store(lanes.g, i * w, moved)
 
 
-@borrowing
-def _finished(lanes: Any, watch: Any, width: Any) -> Any:
-    for lane in range(len(width)):
-        if lanes.diverged[lane] < 0 and (watch.stop == NO_STOP or lanes.stopped[lane] < 0):
-            return False
-    return True
+@inlined
+def judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
+    """Note divergence and reached targets after measurement ``record``, taken at iteration t; True if all are done."""
+    w = len(width)
+    done = 0
+    for lane in range(w):
+        if lanes.diverged[lane] < 0:
+            for column in range(lanes.metrics.shape[1]):
+                if not lanes.metrics[record, column, lane] <= watch.huge:
+                    lanes.diverged[lane] = t
+        if watch.stop != NO_STOP and lanes.stopped[lane] < 0 and lanes.diverged[lane] < 0:
+            value = lanes.metrics[record, watch.column[watch.metric], lane]
+            lanes.ring[record % watch.window, lane] = value
+            if watch.stop == ALL_BELOW:
+                lanes.below[lane] = lanes.below[lane] + 1 if value <= watch.target else 0
+                if lanes.below[lane] == watch.window:
+                    lanes.stopped[lane] = t - (watch.window - 1) * watch.every
+            elif record + 1 >= watch.window and value <= watch.target * watch.window:
+                mean = 0.0
+                for k in range(watch.window):  # summed anew, oldest first: a running sum would never get small
+                    mean += lanes.ring[(record + 1 + k) % watch.window, lane]
+                if mean / watch.window <= watch.target:
+                    lanes.stopped[lane] = t
+        done += lanes.diverged[lane] >= 0 or lanes.stopped[lane] >= 0
+    return done == w
 
 
 def advance(
@@ -251,82 +257,43 @@ def advance(
 
     With ``measured`` the metrics are taken here, every ``watch.every`` iterations; otherwise the caller does.
     """
-    d = lanes.x.shape[0]
+    w, d = len(width), lanes.x.shape[0]
+    due = watch.every - t0 % watch.every
     for t in range(t0, t1):
         weight = path.weight[t]
+        keep = path.write[t] * d * w  # the last slot is for points that nobody will read
         if weight != 0.0:
             worker = path.worker[t]
-            point = lanes.points[path.read[t]]
+            point = pointer(lanes.points, path.read[t] * d * w)
             if stochastic:
-                for lane in range(len(width)):
+                for lane in range(w):
                     lanes.seeds[1, lane] = output(lanes.seeds[0, lane], path.job[t])
             if rule.local_steps == 0:
-                gradient(data, point, worker, lanes.seeds[1], lanes.g, lanes.scratch, width)
+                gradient(data, point, worker, pointer(lanes.seeds, w), lanes.g, lanes.scratch, width)
             else:
-                for i in range(d):
-                    for lane in range(len(width)):
-                        lanes.y[i, lane] = point[i, lane]
-                for lane in range(len(width)):
-                    lanes.seeds[2, lane] = mix(lanes.seeds[1, lane] + SEED_GAMMA)
-                for q in range(rule.local_steps):
-                    for lane in range(len(width)):
-                        lanes.seeds[1, lane] = output(lanes.seeds[2, lane], q)
-                    gradient(data, lanes.y, worker, lanes.seeds[1], lanes.g, lanes.scratch, width)
-                    if rule.proximal != 0.0:
-                        for i in range(d):
-                            for lane in range(len(width)):
-                                lanes.g[i, lane] = lanes.g[i, lane] + rule.proximal * (
-                                    lanes.y[i, lane] - point[i, lane]
-                                )
-                    for i in range(d):
-                        for lane in range(len(width)):
-                            lanes.y[i, lane] = lanes.y[i, lane] - rule.local_stepsize * lanes.g[i, lane]
-                for i in range(d):
-                    for lane in range(len(width)):
-                        lanes.g[i, lane] = point[i, lane] - lanes.y[i, lane]
-                if rule.scaled:
-                    for i in range(d):
-                        for lane in range(len(width)):
-                            lanes.g[i, lane] = lanes.g[i, lane] / rule.local_stepsize
+                _local_steps(data, lanes, rule, worker, point, width)
             if rule.interpolate:
                 for i in range(d):
-                    for lane in range(len(width)):
-                        lanes.g[i, lane] = lanes.g[i, lane] + (lanes.x[i, lane] - point[i, lane])
+                    drift = load(lanes.x, i * w, width) - load(point, i * w, width)
+                    store(lanes.g, i * w, load(lanes.g, i * w, width) + drift)
             if rule.clip != 0.0:
-                _clip(lanes.g, rule.clip, lanes, width)
-            _gather(lanes, rule, weight, path.flush[t], width)
-        slot = path.write[t]
-        if slot >= 0:
-            for i in range(d):
-                for lane in range(len(width)):
-                    lanes.points[slot, i, lane] = lanes.x[i, lane]
-        if measured and (t + 1) % watch.every == 0:
+                _clip(lanes, rule.clip, width)
+            _use(lanes, rule, weight, path.flush[t], keep, width)
+        due -= 1
+        if measured and due == 0:
+            due = watch.every
             record = (t + 1) // watch.every
-            values = lanes.metrics[record]
-            if watch.wanted[0]:
-                loss(data, lanes.x, values[0], lanes.scratch, width)
-            if watch.wanted[1]:
+            values = pointer(lanes.metrics, record * lanes.metrics.shape[1] * w)
+            if watch.column[LOSS] >= 0:
+                loss(data, lanes.x, pointer(values, watch.column[LOSS] * w), lanes.scratch, width)
+            if watch.column[GRADIENT_NORM] >= 0:
                 full_gradient(data, lanes.x, lanes.g, lanes.scratch, width)
-                for lane in range(len(width)):
-                    values[1, lane] = 0.0
-                for i in range(d):
-                    for lane in range(len(width)):
-                        values[1, lane] += lanes.g[i, lane] * lanes.g[i, lane]
-                for lane in range(len(width)):
-                    values[1, lane] = np.sqrt(values[1, lane])
-            if watch.wanted[2]:
-                for lane in range(len(width)):
-                    values[2, lane] = 0.0
-                for i in range(d):
-                    for lane in range(len(width)):
-                        gap = lanes.x[i, lane] - watch.optimum[i]
-                        values[2, lane] += gap * gap
-                for lane in range(len(width)):
-                    values[2, lane] = np.sqrt(values[2, lane])
-            _judge(lanes, watch, t + 1, record, width)
-            if _finished(lanes, watch, width):
+                norm(lanes.g, d, pointer(values, watch.column[GRADIENT_NORM] * w), width)
+            if watch.column[DISTANCE] >= 0:
+                distance(lanes.x, watch.optimum, d, pointer(values, watch.column[DISTANCE] * w), width)
+            if judge(lanes, watch, t + 1, record, width):
                 return t + 1
     return t1
 
 
-advance_built_in = borrowing(advance)
+advance_built_in = inlined(advance)

@@ -163,7 +163,8 @@ def _rows(durations: Durations) -> Floats:
     rows, lowered = _aligned(durations.workers, 8), durations.lowered
     rows[:] = 0.0
     rows[:, kernel.DOWN], rows[:, kernel.UP] = lowered.down, lowered.up
-    rows[:, kernel.KIND], rows[:, kernel.SECONDS] = lowered.kind, lowered.p[:, 0]
+    rows[:, kernel.KIND] = lowered.kind
+    rows[:, kernel.SECONDS], rows[:, kernel.SECOND] = lowered.p[:, 0], lowered.p[:, 1]
     return rows
 
 

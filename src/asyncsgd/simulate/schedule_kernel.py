@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.compiled.jit import borrowing
-from asyncsgd.compiled.random import below
-from asyncsgd.simulate.durations.base import FIXED
-from asyncsgd.simulate.durations.kernels import draw, finish
+from asyncsgd.compiled.random import below, derive, output
+from asyncsgd.simulate.durations.base import FIXED, MEASURED
+from asyncsgd.simulate.durations.kernels import STREAM, at_random, draw, finish
 
 ALWAYS_BUSY, BATCH, UNIFORM, SHUFFLED, FIRST_OF = range(5)
 
@@ -34,7 +34,7 @@ NOBODY = 1 << 62  # the job of an empty place, after all others
 JOB, WORKER = range(2)  # of a place
 
 # A worker's row, one cache line.
-FREE_AT, STARTED, DOWN, UP, KIND, SECONDS = range(6)
+FREE_AT, STARTED, DOWN, UP, KIND, SECONDS, SECOND = range(7)
 
 
 @borrowing
@@ -119,9 +119,14 @@ def _refill(
     who: Any,  # their jobs and workers
     sizes: Any,
     later: Any,
+    rows: Any,
     sample: Any,
 ) -> Any:
-    """Build a new tournament of what comes next: (its size, leaves, soon, later)."""
+    """Build a new tournament of what comes next: (its size, leaves, soon, later).
+
+    The rows of those workers are read here, one after the other and for no other reason than that they are in the cache
+    when their jobs arrive: many reads at once cost hardly more than one.
+    """
     if sizes[0] == 0:
         later = _quantile(waiting[1], sizes[1], 16, sample)
         i = 0
@@ -146,13 +151,14 @@ def _refill(
     leaves = 1
     while leaves < due:
         leaves *= 2
-    near, i = 0, 0
+    near, i, touched = 0, 0, 0.0
     while i < sizes[0]:
         if waiting[0, i] <= soon:
             places[near, JOB] = who[0, i, JOB]
             places[near, WORKER] = who[0, i, WORKER]
             tree[leaves + near, 0] = waiting[0, i]
             tree[leaves + near, 1] = near
+            touched += rows[who[0, i, WORKER], KIND]
             near += 1
             sizes[0] -= 1
             last = sizes[0]
@@ -165,6 +171,7 @@ def _refill(
         _clear(tree, places, leaves, place)
         free[place - near] = leaves - 1 - (place - near)
     _build(tree, places, leaves)
+    sample[0] = np.int64(touched)  # so that the compiler does not leave the reads out
     return near, leaves, soon, later
 
 
@@ -206,6 +213,7 @@ def run(
     soon, later = (NEVER, NEVER) if limit <= SMALL else (-1, -1)
     in_flight = 0
     vacant = -1  # the place of the job that has just arrived
+    root = derive(seed, STREAM)
     first_idle, idle = 0, n  # ALWAYS_BUSY
     turn = n  # BATCH and SHUFFLED: the next one of the order
     asked, kept = 0, 0  # FIRST_OF
@@ -275,8 +283,12 @@ def run(
                 worker = np.int64(order[asked])
                 asked += 1
             work = rows[worker, SECONDS]
-            if rows[worker, KIND] != FIXED:
+            if rows[worker, KIND] == MEASURED:
                 work = draw(lowered, worker, np.int64(rows[worker, STARTED]), seed)
+            elif rows[worker, KIND] != FIXED:  # the same as `draw`, from the row alone
+                stream = output(output(root, worker), np.int64(rows[worker, STARTED]))
+                kind = np.int64(rows[worker, KIND])
+                work = at_random(kind, work, rows[worker, SECOND], lowered.samples, 0, 0, stream)
             end = finish(lowered, worker, max(now + rows[worker, DOWN], rows[worker, FREE_AT]), work)
             rows[worker, FREE_AT] = end
             rows[worker, STARTED] += 1.0
@@ -314,7 +326,7 @@ def run(
             spare += 1
             vacant = -1
         if near == 0 and in_flight > 0:
-            near, leaves, soon, later = _refill(tree, places, free, waiting, who, sizes, later, sample)
+            near, leaves, soon, later = _refill(tree, places, free, waiting, who, sizes, later, rows, sample)
             spare = leaves - near
         if t == 0:
             initial = jobs
