@@ -21,9 +21,9 @@ import numpy as np
 
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import AlwaysBusy, Uniform
-from asyncsgd.simulate import replay
-from asyncsgd.simulate.schedule import schedule
-from asyncsgd.simulate.simulate import arrivals_of
+from asyncsgd.simulation import replay
+from asyncsgd.simulation.schedule import schedule
+from asyncsgd.simulation.single import arrivals_of
 
 SLOW = 16
 LANES = 128
@@ -84,9 +84,7 @@ def loops(name, task, c_run, gradient, steps, rounds):
             arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
         ),
         many=lambda: lanes(LANES),
-        whole=lambda: asgd.simulate(
-            task, method, asgd.durations.fixed([1.0, float(SLOW)]), iterations=steps, every=1
-        ),
+        whole=lambda: asgd.simulate(task, method, asgd.durations.fixed([1.0, float(SLOW)]), iterations=steps, every=1),
     )
     per_step = {key: float(np.median(values)) / (few if key == "numpy" else steps) for key, values in times.items()}
     return {
@@ -176,7 +174,7 @@ def schedules(rounds):
 MEMORY = """
 import resource, numpy as np, asyncsgd as asgd
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.simulate.schedule import schedule
+from asyncsgd.simulation.schedule import schedule
 durations = asgd.durations.fixed(np.random.default_rng(0).uniform(1, 2, 1_000_000))
 plan = schedule(AlwaysBusy(), durations, iterations=10_000_000)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
@@ -186,7 +184,7 @@ SECOND_PROCESS = """
 import sys, time
 begin = time.perf_counter()
 import asyncsgd as asgd
-from asyncsgd.simulate import replay_kernel, schedule_kernel
+from asyncsgd.simulation import replay_kernel, schedule_kernel
 task = asgd.tasks.paper_quadratic()
 for slow in (2.0, 4.0):
     asgd.sweep(task, asgd.async_sgd, asgd.durations.fixed([1.0, slow]), stepsizes=asgd.grid(1e-2, 1, 21),
@@ -295,7 +293,9 @@ def main() -> None:
             held = None if wanted is None else measured <= -wanted if wanted <= 0 else measured >= wanted
             verdicts.append(held)
             goal = "" if wanted is None else f"   (wanted {'<=' if wanted <= 0 else '>='} {abs(wanted):g})"
-            print(f"   {'·' if held is None else 'ok' if held else 'SHORT':5} {measured:8.2f}  {name}{goal}", flush=True)
+            print(
+                f"   {'·' if held is None else 'ok' if held else 'SHORT':5} {measured:8.2f}  {name}{goal}", flush=True
+            )
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     options.output.write_text(json.dumps({"machine": machine, "rounds": options.rounds, **figures}, indent=2) + "\n")
     print(f"wrote {options.output.name}; {verdicts.count(False)} short of what is wanted")

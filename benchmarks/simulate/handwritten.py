@@ -79,8 +79,8 @@ def torch_loop(features, labels, rows, seconds, iterations, alpha, local_stepsiz
     current = {name: value.clone() for name, value in model.state_dict().items()}
     heap = [(seconds[w], w, w, 0, current) for w in range(len(seconds))]
     heapq.heapify(heap)
-    jobs, version = len(heap), 0
-    for _ in range(iterations):
+    jobs = len(heap)
+    for version in range(iterations):
         time, _, worker, assigned, point = heapq.heappop(heap)
         model.load_state_dict(point)
         optimizer = torch.optim.SGD(model.parameters(), lr=local_stepsize)
@@ -89,10 +89,7 @@ def torch_loop(features, labels, rows, seconds, iterations, alpha, local_stepsiz
         loss(model(x_all[picked]), y_all[picked]).backward()
         optimizer.step()
         weight = alpha / (1 + version - assigned) ** 0.5
-        current = {
-            name: (1 - weight) * current[name] + weight * value for name, value in model.state_dict().items()
-        }
-        version += 1
-        heapq.heappush(heap, (time + seconds[worker], jobs, worker, version, current))
+        current = {name: (1 - weight) * current[name] + weight * value for name, value in model.state_dict().items()}
+        heapq.heappush(heap, (time + seconds[worker], jobs, worker, version + 1, current))
         jobs += 1
     return current

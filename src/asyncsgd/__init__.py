@@ -10,7 +10,10 @@ and picks a step that is safe for it.
 (16, 2)
 """
 
-from asyncsgd import methods, tasks, trace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from asyncsgd import methods
 from asyncsgd.core import errors
 from asyncsgd.core.errors import AsyncSGDError, BiasWarning
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Lost, Outcome
@@ -39,19 +42,22 @@ from asyncsgd.methods import (
     shuffled_async_sgd,
     staleness_aware,
 )
-from asyncsgd.simulate import (
-    Comparison,
-    EdgeWarning,
-    Run,
-    Sweep,
-    TargetNotReached,
-    compare,
-    durations,
-    grid,
-    simulate,
-    sweep,
-)
-from asyncsgd.trace import Trace
+
+if TYPE_CHECKING:
+    from asyncsgd import tasks, trace
+    from asyncsgd.simulation import (
+        Comparison,
+        EdgeWarning,
+        Run,
+        Sweep,
+        TargetNotReached,
+        compare,
+        durations,
+        grid,
+        simulate,
+        sweep,
+    )
+    from asyncsgd.trace import Trace
 
 __version__ = "0.1.0"
 
@@ -105,3 +111,25 @@ __all__ = [
     "tasks",
     "trace",
 ]
+
+# Loaded when first asked for, so that `import asyncsgd` stays fast.
+_SIMULATION = "asyncsgd.simulation"
+_LATER = {
+    "Trace": "asyncsgd.trace",
+    "tasks": "asyncsgd.tasks",
+    "trace": "asyncsgd.trace",
+    **dict.fromkeys(("Comparison", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION),
+    **dict.fromkeys(("compare", "durations", "grid", "simulate", "sweep"), _SIMULATION),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'asyncsgd' has no attribute {name!r}")
+    module = import_module(_LATER[name])
+    value = globals()[name] = module if module.__name__ == f"asyncsgd.{name}" else getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

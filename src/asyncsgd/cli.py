@@ -14,7 +14,7 @@ from asyncsgd import __version__
 from asyncsgd.core.errors import AsyncSGDError
 
 if TYPE_CHECKING:
-    from asyncsgd.simulate.config import Config
+    from asyncsgd.simulation.config import Config
 
 app = typer.Typer(
     name="asyncsgd",
@@ -27,6 +27,19 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
+
+HEADINGS = {
+    "gradient_norm": "‖∇f‖",
+    "distance": "‖x-x*‖",
+    "average_delay": "τ avg",
+    "maximum_delay": "τ max",
+    "concurrency": "τ C",
+    "iterations": "T",
+    "iterations_to_target": "T to target",
+    "seconds_to_target": "s to target",
+    "on_edge": "edge",
+}
+"""What a table says where a program reads the key."""
 
 
 @app.callback()
@@ -61,8 +74,8 @@ def simulate(config: File, json: Json = False) -> None:
 
     Example: asyncsgd simulate examples/straggler.toml
     """
-    from asyncsgd.simulate import config as configs
-    from asyncsgd.simulate.simulate import simulate as run_one
+    from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.single import simulate as run_one
 
     described = configs.load(config)
     iterations = _iterations(described)
@@ -93,15 +106,15 @@ def sweep(config: File, json: Json = False) -> None:
 
     Example: asyncsgd sweep examples/paper_figure.toml --json
     """
-    from asyncsgd.simulate import config as configs
-    from asyncsgd.simulate.sweep import sweep as run_grid
+    from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.sweep import sweep as run_grid
 
     described = configs.load(config)
     if "stepsizes" not in described.sweep:
         raise configs.BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
     if "every" in described.run:
         raise configs.BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
-    run = {"iterations": _iterations(described)}
+    run: dict[str, Any] = {"iterations": _iterations(described)}
     grid = dict(described.sweep)
     grid.setdefault("seeds", [described.run.get("seed", 0)])
     rows: list[dict[str, Any]] = []
@@ -126,7 +139,7 @@ def sweep(config: File, json: Json = False) -> None:
 
 
 def _iterations(described: Config) -> int:
-    from asyncsgd.simulate.config import BadConfig
+    from asyncsgd.simulation.config import BadConfig
 
     if "iterations" not in described.run:
         raise BadConfig("the key run.iterations is missing; add it below [run]")
@@ -156,22 +169,26 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     if as_json:
         typer.echo(jsonlib.dumps(rows, indent=2))
         return
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title)
-    for key in rows[0]:
-        if any(row[key] is not None for row in rows):
-            table.add_column(key.replace("_", " "), justify="left" if key == "method" else "right")
+    shown = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    for key in shown:
+        heading = HEADINGS.get(key, key.replace("_", " "))
+        table.add_column(heading, justify="left" if key == "method" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row[key]) for key in rows[0] if any(other[key] is not None for other in rows)))
+        table.add_row(*(_cell(row[key]) for key in shown))
     Console().print(table)
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
 
 
 def main() -> None:

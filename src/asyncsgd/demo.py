@@ -15,7 +15,7 @@ from rich.table import Table
 from asyncsgd import methods, tasks
 from asyncsgd.core.check import count, positive
 from asyncsgd.core.method import Method
-from asyncsgd.simulate import Run, durations, simulate
+from asyncsgd.simulation import Run, durations, simulate
 
 TARGET = 1e-3
 

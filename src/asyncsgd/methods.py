@@ -195,9 +195,7 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
     return Method("picky_sgd", DropDrifted(stepsize, threshold), AlwaysBusy(concurrency))
 
 
-def adadelay(
-    smoothness: float, *, c: float | None = None, coordinates: bool = False, stepsize: float = 1.0
-) -> Method:
+def adadelay(smoothness: float, *, c: float | None = None, coordinates: bool = False, stepsize: float = 1.0) -> Method:
     """AdaDelay: η_t = 1/(L + c√(t+τ)), t from 1, c = 1 unless given; the answer is the averaged iterate (Sra 2016).
 
     ``coordinates`` gives every coordinate its own c_j = √(mean of i/(i+τ_i) g_j²). ``stepsize`` multiplies all.

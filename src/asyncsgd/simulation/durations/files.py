@@ -16,9 +16,9 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
-from asyncsgd.simulate.durations.base import Durations
-from asyncsgd.simulate.durations.columns import Floats
-from asyncsgd.simulate.durations.samples import from_groups, from_pairs
+from asyncsgd.simulation.durations.base import Durations
+from asyncsgd.simulation.durations.columns import Floats
+from asyncsgd.simulation.durations.samples import from_groups, from_pairs
 from asyncsgd.trace import Trace
 
 LONG = ("worker", "duration")
@@ -218,7 +218,7 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     ended if that was later. Communication is part of the time. Only jobs that arrived count. The workers
     with such jobs are numbered 0, 1, 2, ... in sorted order; a warning tells if others are left out.
 
-    >>> from asyncsgd.simulate import durations, simulate
+    >>> from asyncsgd.simulation import durations, simulate
     >>> from asyncsgd import methods, tasks
     >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 3]), iterations=8)
     >>> from_trace(run.trace).means

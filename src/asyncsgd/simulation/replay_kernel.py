@@ -5,7 +5,7 @@ so that one instruction serves several lanes; W is the length of the tuple ``wid
 ever sees another, and every lane rounds in the order of `asyncsgd.core`, so it equals a single run bit for bit.
 
 ``advance`` is plain Python on purpose: compiled as it stands it serves the built-in tasks and is cached; with its
-global ``gradient`` exchanged it serves a user's own (see `asyncsgd.simulate.replay`).
+global ``gradient`` exchanged it serves a user's own (see `asyncsgd.simulation.replay`).
 """
 
 from __future__ import annotations

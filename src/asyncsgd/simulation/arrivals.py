@@ -14,7 +14,7 @@ from asyncsgd.core.errors import BadStep
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
-from asyncsgd.simulate.schedule import Schedule
+from asyncsgd.simulation.schedule import Schedule
 from asyncsgd.trace import Jobs, Trace
 
 Ints = NDArray[np.int64]
@@ -121,7 +121,7 @@ def weighs(method: Method) -> bool:
 
 def weigh(arrivals: Arrivals, method: Method) -> Weighed:
     """Ask the method's own step rule, once for every combination that it can tell apart."""
-    from asyncsgd.simulate.path_kernel import versions
+    from asyncsgd.simulation.path_kernel import versions
 
     total = len(arrivals)
     size = method.gather.size if isinstance(method.gather, Buffer) else 1

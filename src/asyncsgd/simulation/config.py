@@ -38,9 +38,11 @@ from typing import Any
 from asyncsgd import methods, tasks
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
-from asyncsgd.simulate import durations
-from asyncsgd.simulate.sweep import grid
+from asyncsgd.simulation import durations
+from asyncsgd.simulation.sweep import grid
 
+TASKS = ("quadratic", "paper_quadratic", "logistic", "digits")
+"""Those that need no arrays from the user."""
 NOT_METHODS = ("clipped", "momentum", "adam")
 
 
@@ -80,7 +82,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
     for needed in ("task", "durations", "method"):
         if needed not in tables:
             raise BadConfig(f"the table [{needed}] is missing; add it with a key kind = ...")
-    task = _call(tables["task"], "task", _functions(tasks, tasks.__all__))
+    task = _call(tables["task"], "task", _functions(tasks, TASKS))
     given = dict(tables["durations"]) if isinstance(tables["durations"], Mapping) else tables["durations"]
     communication = given.pop("communication", None) if isinstance(given, dict) else None
     speeds = _call(given, "durations", _functions(durations, durations.__all__))

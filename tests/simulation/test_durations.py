@@ -14,8 +14,8 @@ from scipy import stats
 
 import asyncsgd as asgd
 from asyncsgd.core import random as plain
-from asyncsgd.simulate import durations as du
-from asyncsgd.simulate.durations import kernels
+from asyncsgd.simulation import durations as du
+from asyncsgd.simulation.durations import kernels
 
 DRAWS = 40_000
 

@@ -12,7 +12,7 @@ from asyncsgd.core.check import count
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import derive
-from asyncsgd.simulate.durations import Durations
+from asyncsgd.simulation.durations import Durations
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -65,12 +65,12 @@ def compiles(dispatch: Dispatch) -> bool:
 def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed: int = 0) -> Schedule:
     """Let all workers join at time 0 and hand out jobs by the rule until ``iterations`` gradients have arrived.
 
-    >>> from asyncsgd.simulate import durations
+    >>> from asyncsgd.simulation import durations
     >>> plan = schedule(AlwaysBusy(), durations.fixed([1.0, 2.0]), iterations=4)
     >>> plan.arrival_time, plan.job_worker[plan.arrival_job]
     (array([1., 2., 2., 3.]), array([0, 1, 0, 0], dtype=int32))
     """
-    from asyncsgd.simulate import schedule_kernel as kernel
+    from asyncsgd.simulation import schedule_kernel as kernel
 
     count("iterations", iterations)
     n = durations.workers
@@ -158,7 +158,7 @@ def _trim(column: NDArray[Any], length: int) -> NDArray[Any]:
 
 def _rows(durations: Durations) -> Floats:
     """What a hand-out reads and writes of a worker, side by side: one cache line."""
-    from asyncsgd.simulate import schedule_kernel as kernel
+    from asyncsgd.simulation import schedule_kernel as kernel
 
     rows, lowered = _aligned(durations.workers, 8), durations.lowered
     rows[:] = 0.0

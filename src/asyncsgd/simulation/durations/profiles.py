@@ -10,8 +10,8 @@ import numpy as np
 
 from asyncsgd.core import check
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.simulate.durations.base import Durations, freeze
-from asyncsgd.simulate.durations.columns import Floats, Ints, nonnegative, numbers, shown
+from asyncsgd.simulation.durations.base import Durations, freeze
+from asyncsgd.simulation.durations.columns import Floats, Ints, nonnegative, numbers, shown
 
 MOST = 10**8
 """Random outages of all workers together; more would not fit into memory."""
@@ -68,7 +68,7 @@ def offline(durations: Durations, worker: int | Sequence[int], windows: Sequence
 
 def with_outages(durations: Durations, every: Floats, lasting: Floats, until: float, seed: int) -> Durations:
     """See ``Durations.with_outages``."""
-    from asyncsgd.simulate.durations import kernels
+    from asyncsgd.simulation.durations import kernels
 
     check.positive("until", until)
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
@@ -118,7 +118,7 @@ def _multiply(durations: Durations, times: Floats, speeds: Floats, bounds: Ints,
         problem = f"has speeds that {one}, which cannot be multiplied with speeds that {two}"
         raise BadParameter("worker", worker, problem, fix)
     if had.any():
-        from asyncsgd.simulate.durations import kernels
+        from asyncsgd.simulation.durations import kernels
 
         times, speeds, bounds = kernels.multiply(old.times, old.speeds, old.profile_bounds, times, speeds, bounds)
     period = np.where(gets, period, old.period)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncsgd.simulate.config import BadConfig, load, parse
+from asyncsgd.simulation.config import BadConfig, load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -74,7 +74,7 @@ def test_every_mistake_is_named_with_its_key_and_the_fix(changes, says):
 
 
 def test_a_file_that_is_not_there_or_not_toml(tmp_path):
-    with pytest.raises(BadConfig, match="nowhere.toml.*TOML"):
+    with pytest.raises(BadConfig, match=r"nowhere\.toml.*TOML"):
         load(tmp_path / "nowhere.toml")
     bad = tmp_path / "bad.toml"
     bad.write_text("[task\n")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.simulate.durations.base import (
+from asyncsgd.simulation.durations.base import (
     EXPONENTIAL,
     FIXED,
     GAMMA,
@@ -22,8 +22,8 @@ from asyncsgd.simulate.durations.base import (
     build,
     freeze,
 )
-from asyncsgd.simulate.durations.columns import Floats, broadcast, nonnegative, positive
-from asyncsgd.simulate.durations.columns import seconds as _seconds  # `fixed` has an argument of that name
+from asyncsgd.simulation.durations.columns import Floats, broadcast, nonnegative, positive
+from asyncsgd.simulation.durations.columns import seconds as _seconds  # `fixed` has an argument of that name
 
 
 def fixed(seconds: Any, *, workers: int | None = None) -> Durations:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.simulate.durations.base import MEASURED, Durations, build
-from asyncsgd.simulate.durations.columns import Floats, Ints, numbers, seconds, shown
+from asyncsgd.simulation.durations.base import MEASURED, Durations, build
+from asyncsgd.simulation.durations.columns import Floats, Ints, numbers, seconds, shown
 
 
 def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]]) -> Durations:

@@ -15,10 +15,10 @@ from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
-from asyncsgd.simulate import replay, schedule
-from asyncsgd.simulate.arrivals import Arrivals, to_trace
-from asyncsgd.simulate.clock import play
-from asyncsgd.simulate.durations import Durations
+from asyncsgd.simulation import replay, schedule
+from asyncsgd.simulation.arrivals import Arrivals, to_trace
+from asyncsgd.simulation.clock import play
+from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
 
@@ -57,7 +57,7 @@ def simulate(
     numbers are new. The delay identity is checked at the end; a record that contradicts itself raises.
 
     >>> from asyncsgd import tasks, methods
-    >>> from asyncsgd.simulate import durations
+    >>> from asyncsgd.simulation import durations
     >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 16]), iterations=400)
     >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
     (16, True)
@@ -118,7 +118,7 @@ def _compiled(
     trace = to_trace(arrivals, result.weighed, replay.share(method, result.weighed.weight), metadata)
     trace.check(early=method.dispatch.early)
     diverged = int(result.diverged[0])
-    kept = result.iteration <= (result.reached if diverged < 0 else diverged)
+    kept = result.iteration <= result.reached if diverged < 0 else result.iteration < diverged
     columns = {name: values[kept, 0] for name, values in result.metrics.items()}
     metrics = _with_time(result.iteration[kept], arrivals, columns)
     return Run(result.x[:, 0], trace, metrics, method, None if diverged < 0 else diverged, compiled=True)

@@ -1,6 +1,6 @@
 """Who finishes when: the dispatch rules of the core on a compiled clock. Integers and times only, no vectors.
 
-It repeats `asyncsgd.simulate.clock.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
+It repeats `asyncsgd.simulation.clock.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
 the tests hold the two against each other. What it writes, it writes in order: jobs as they are assigned, arrivals
 as they come.
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from asyncsgd.compiled.jit import borrowing
 from asyncsgd.compiled.random import below, derive, output
-from asyncsgd.simulate.durations.base import FIXED, MEASURED
-from asyncsgd.simulate.durations.kernels import STREAM, at_random, draw, finish
+from asyncsgd.simulation.durations.base import FIXED, MEASURED
+from asyncsgd.simulation.durations.kernels import STREAM, at_random, draw, finish
 
 ALWAYS_BUSY, BATCH, UNIFORM, SHUFFLED, FIRST_OF = range(5)
 

@@ -13,11 +13,11 @@ from asyncsgd.core import steps
 from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
-from asyncsgd.simulate import durations as times
-from asyncsgd.simulate.arrivals import Arrivals, cut, to_trace, weigh
-from asyncsgd.simulate.clock import play
-from asyncsgd.simulate.replay import share
-from asyncsgd.simulate.schedule import schedule
+from asyncsgd.simulation import durations as times
+from asyncsgd.simulation.arrivals import Arrivals, cut, to_trace, weigh
+from asyncsgd.simulation.clock import play
+from asyncsgd.simulation.replay import share
+from asyncsgd.simulation.schedule import schedule
 from asyncsgd.trace import Recorder
 
 counts = st.integers(1, 12)
@@ -125,12 +125,12 @@ def test_a_change_of_one_worker_leaves_the_draws_of_the_others():
 
 def test_workers_that_stop_for_good_are_an_error_and_no_hang():
     durations = times.fixed([1.0, 1.0]).with_speeds(0, [5.0], [0.0]).with_speeds(1, [5.0], [0.0])
-    with pytest.raises(asgd.errors.BadParameter, match="10 arrivals.*stopped for good"):
+    with pytest.raises(asgd.errors.BadParameter, match=r"10 arrivals.*stopped for good"):
         schedule(rules.AlwaysBusy(), durations, iterations=100)
 
 
 def test_unknown_rules_are_refused_by_name():
-    with pytest.raises(asgd.errors.BadParameter, match="AlwaysBusy.*core server"):
+    with pytest.raises(asgd.errors.BadParameter, match=r"AlwaysBusy.*core server"):
         schedule(rules.AlwaysBusy(restart=2), times.fixed([1.0]), iterations=1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Assign, Command, Job, Joined, Vector
 from asyncsgd.core.server import Server
-from asyncsgd.simulate.durations import Durations
+from asyncsgd.simulation.durations import Durations
 from asyncsgd.trace import Recorder
 
 

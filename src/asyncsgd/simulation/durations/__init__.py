@@ -11,15 +11,15 @@
 
 The k-th job of a worker draws from (seed, worker, k): workers never disturb each other, nor does the order of draws.
 
->>> from asyncsgd.simulate import durations
+>>> from asyncsgd.simulation import durations
 >>> fast, slow = durations.exponential(1.0, workers=90), durations.fixed([60.0] * 10)
 >>> durations.concatenate([fast, slow]).with_communication(down=0.1).with_speeds(3, times=[100.0], speeds=[0.5])
 <Durations: 100 workers (90 exponential, 10 fixed), communication, 1 changing speed>
 """
 
-from asyncsgd.simulate.durations.base import Durations, Lowered
-from asyncsgd.simulate.durations.files import from_csv, from_parquet, from_trace
-from asyncsgd.simulate.durations.formulas import (
+from asyncsgd.simulation.durations.base import Durations, Lowered
+from asyncsgd.simulation.durations.files import from_csv, from_parquet, from_trace
+from asyncsgd.simulation.durations.formulas import (
     concatenate,
     exponential,
     fixed,
@@ -29,7 +29,7 @@ from asyncsgd.simulate.durations.formulas import (
     truncated_normal,
     uniform,
 )
-from asyncsgd.simulate.durations.samples import measured
+from asyncsgd.simulation.durations.samples import measured
 
 __all__ = [
     "Durations",

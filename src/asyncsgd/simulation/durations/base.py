@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.simulate.durations.columns import Floats, Ints, broadcast, nonnegative, positive
+from asyncsgd.simulation.durations.columns import Floats, Ints, broadcast, nonnegative, positive
 
 KINDS = ("fixed", "exponential", "gamma", "lognormal", "uniform", "truncated normal", "Pareto", "measured")
 FIXED, EXPONENTIAL, GAMMA, LOGNORMAL, UNIFORM, TRUNCATED_NORMAL, PARETO, MEASURED = range(len(KINDS))
@@ -68,11 +68,11 @@ class Durations:
     def means(self) -> Floats:
         """Expected seconds of work of a job, per worker: exact, without communication and changes of speed.
 
-        >>> from asyncsgd.simulate.durations import pareto
+        >>> from asyncsgd.simulation.durations import pareto
         >>> pareto(scale=1.0, shape=[3.0, 1.0]).means
         array([1.5, inf])
         """
-        from asyncsgd.simulate.durations.formulas import means
+        from asyncsgd.simulation.durations.formulas import means
 
         return means(self.lowered)
 
@@ -99,14 +99,14 @@ class Durations:
 
     def draw(self, worker: int, k: int, seed: int) -> float:
         """Seconds of work of the worker's k-th job. The same number in compiled code: ``kernels.draw``."""
-        from asyncsgd.simulate.durations import kernels
+        from asyncsgd.simulation.durations import kernels
 
         self._check_worker(worker)
         return float(kernels.draw(self.lowered, worker, k, np.uint64(seed % 2**64)))
 
     def finish(self, worker: int, begin: float, work: float) -> float:
         """When ``work`` seconds of work begun at ``begin`` are done; inf if never. Compiled: ``kernels.finish``."""
-        from asyncsgd.simulate.durations import kernels
+        from asyncsgd.simulation.durations import kernels
 
         self._check_worker(worker)
         return float(kernels.finish(self.lowered, worker, begin, work))
@@ -122,7 +122,7 @@ class Durations:
 
         One number, or one per worker. A worker computes one job while others travel. What was set before is replaced.
 
-        >>> from asyncsgd.simulate.durations import fixed
+        >>> from asyncsgd.simulation.durations import fixed
         >>> fixed([1.0, 2.0]).with_communication(up=[0.5, 0.1]).lowered.up
         array([0.5, 0.1])
         """
@@ -137,12 +137,12 @@ class Durations:
         Before ``times[0]`` its speed is 1. With a ``period`` the speeds on [0, period) repeat for ever, that
         beginning at speed 1 included. Speeds set before are multiplied with these.
 
-        >>> from asyncsgd.simulate.durations import fixed
+        >>> from asyncsgd.simulation.durations import fixed
         >>> half = fixed([4.0]).with_speeds(0, times=[2.0], speeds=[0.5])
         >>> half.finish(0, begin=0.0, work=4.0)
         6.0
         """
-        from asyncsgd.simulate.durations import profiles
+        from asyncsgd.simulation.durations import profiles
 
         return profiles.with_speeds(self, worker, times, speeds, period)
 
@@ -151,11 +151,11 @@ class Durations:
 
         An end of ``inf`` is a worker that never comes back.
 
-        >>> from asyncsgd.simulate.durations import fixed
+        >>> from asyncsgd.simulation.durations import fixed
         >>> fixed([4.0]).offline(0, [(1.0, 3.0)]).finish(0, begin=0.0, work=4.0)
         6.0
         """
-        from asyncsgd.simulate.durations import profiles
+        from asyncsgd.simulation.durations import profiles
 
         return profiles.offline(self, worker, windows)
 
@@ -165,7 +165,7 @@ class Durations:
         Time between two outages is exponential of mean ``every``, their length exponential of mean ``lasting``: one
         number, or one per worker. Each worker has a stream of its own.
         """
-        from asyncsgd.simulate.durations import profiles
+        from asyncsgd.simulation.durations import profiles
 
         means = broadcast(self.workers, every=positive("every", every), lasting=positive("lasting", lasting))
         return profiles.with_outages(self, means[0], means[1], until, seed)

@@ -16,11 +16,11 @@ from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.server import Server
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.work import Gradient, LocalSteps
-from asyncsgd.simulate import durations as times
-from asyncsgd.simulate import replay
-from asyncsgd.simulate.arrivals import Arrivals
-from asyncsgd.simulate.clock import play
-from asyncsgd.simulate.simulate import arrivals_of
+from asyncsgd.simulation import durations as times
+from asyncsgd.simulation import replay
+from asyncsgd.simulation.arrivals import Arrivals
+from asyncsgd.simulation.clock import play
+from asyncsgd.simulation.single import arrivals_of
 from asyncsgd.trace import Recorder
 
 WORKERS = 4
@@ -129,20 +129,20 @@ def test_a_users_own_compiled_gradient_gets_the_fast_path():
         for i in range(len(x)):
             out[i] = data[i] * x[i] - worker
 
-    class Mine:
-        compiled = (gradient, np.array([1.0, 2.0, 3.0]))
+    scales = np.array([1.0, 2.0, 3.0])
 
+    class Plain:
         def initial(self):
             return np.ones(3)
 
         def update(self, x, worker, seed):
-            return self.compiled[1] * x - worker
+            return scales * x - worker
 
         def evaluate(self, x):
-            return {"loss": float(0.5 * self.compiled[1] @ (x * x))}
+            return {"loss": float(0.5 * scales @ (x * x))}
 
-    class Plain(Mine):
-        compiled = property()  # raises AttributeError: the core's path
+    class Mine(Plain):
+        compiled = (gradient, scales)
 
     durations = times.fixed([1.0, 2.5])
     fast = asgd.simulate(Mine(), asgd.async_sgd(0.1), durations, iterations=100)
@@ -151,6 +151,10 @@ def test_a_users_own_compiled_gradient_gets_the_fast_path():
     assert np.array_equal(fast.x, slow.x)
     assert np.array_equal(fast.metrics["loss"], slow.metrics["loss"])
     assert fast.trace == slow.trace
+    local = asgd.local_sgd(1.0, steps=3, local_stepsize=0.1)
+    runs = [asgd.simulate(task, local, durations, iterations=50) for task in (Mine(), Plain())]
+    assert [run.compiled for run in runs] == [True, False]
+    assert np.array_equal(runs[0].x, runs[1].x)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.update import Update
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.core.work import Gradient, LocalSteps
-from asyncsgd.simulate.arrivals import Arrivals, Floats, Weighed, weigh, weighs
+from asyncsgd.simulation.arrivals import Arrivals, Floats, Weighed, weigh, weighs
 from asyncsgd.tasks.base import Task
 
 METRICS = ("loss", "gradient_norm", "distance")
@@ -84,7 +83,7 @@ def compiles(method: Method, task: Task) -> bool:
 
 
 def _rule(method: Method) -> Any:
-    from asyncsgd.simulate.replay_kernel import Rule
+    from asyncsgd.simulation.replay_kernel import Rule
 
     optimizer = method.optimizer
     local = method.work if isinstance(method.work, LocalSteps) else None
@@ -129,7 +128,7 @@ def replay_lanes(
 
     ``progress(k)`` is called when k more lane-iterations are done.
     """
-    from asyncsgd.simulate import replay_kernel as kernel
+    from asyncsgd.simulation import replay_kernel as kernel
 
     weighed = weigh(arrivals, method)
     path, slots, first = _path(arrivals, weighed)
@@ -193,6 +192,8 @@ def replay_lanes(
         for block in blocks:
             run_block(block)
     else:
+        from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(run_block, blocks))
     diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
@@ -220,8 +221,8 @@ def _side_by_side(blocks: Floats, count: int) -> Floats:
 
 def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
     """(what happens at each iteration, how many points are kept at once, slot of x^(0))."""
-    from asyncsgd.simulate.path_kernel import slots as find_slots
-    from asyncsgd.simulate.replay_kernel import Path
+    from asyncsgd.simulation.path_kernel import slots as find_slots
+    from asyncsgd.simulation.replay_kernel import Path
 
     total, versions = len(arrivals), int(weighed.version[-1]) + 1
     read, write, free = (np.empty(max(total, 1), np.int32) for _ in range(3))
@@ -251,7 +252,7 @@ def _make_lanes(
     task: Any,
     metrics: Floats,
 ) -> Any:
-    from asyncsgd.simulate.replay_kernel import Lanes
+    from asyncsgd.simulation.replay_kernel import Lanes
 
     dimension = len(x0)
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
@@ -289,9 +290,10 @@ def _own_advance(task: Any) -> Any:
     """The replay compiled with the user's own gradient in place of the built-in ones."""
     from types import FunctionType
 
-    from numba import njit
+    from numba import carray, njit  # type: ignore[attr-defined]
 
-    from asyncsgd.simulate import replay_kernel as kernel
+    from asyncsgd.compiled.lanes import at, pointer
+    from asyncsgd.simulation import replay_kernel as kernel
 
     users_gradient = task.compiled[0]
     known = getattr(users_gradient, "_asyncsgd_advance", None)
@@ -300,14 +302,17 @@ def _own_advance(task: Any) -> Any:
 
     @njit(nogil=True)
     def gradient(data: Any, x: Any, worker: Any, seeds: Any, out: Any, scratch: Any, width: Any) -> None:
-        users_gradient(x.reshape(x.shape[0]), worker, seeds[0], out.reshape(out.shape[0]), data)
+        d = out.shape[0]
+        point, result = carray(pointer(x, 0), (d,)), carray(pointer(out, 0), (d,))
+        users_gradient(point, worker, at(seeds, 0), result, data)
 
     @njit(nogil=True)
     def not_measured(data: Any, x: Any, out: Any, scratch: Any, width: Any) -> None:
         return
 
-    names = {"gradient": gradient, "full_gradient": not_measured, "loss": not_measured}
-    function = FunctionType(kernel.advance.__code__, {**vars(kernel), **names}, "advance")
+    names = {**vars(kernel), "gradient": gradient, "full_gradient": not_measured, "loss": not_measured}
+    names["_local_steps"] = njit(nogil=True)(FunctionType(kernel._local_steps.py_func.__code__, names, "local"))
+    function = FunctionType(kernel.advance.__code__, names, "advance")
     users_gradient._asyncsgd_advance = njit(nogil=True)(function)
     return users_gradient._asyncsgd_advance
 

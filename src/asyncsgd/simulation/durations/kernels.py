@@ -13,7 +13,7 @@ from numba import njit
 
 from asyncsgd.compiled.jit import borrowing
 from asyncsgd.compiled.random import below, derive, normal_pair, output, uniform
-from asyncsgd.simulate.durations import base
+from asyncsgd.simulation.durations import base
 
 FIXED, EXPONENTIAL, GAMMA, LOGNORMAL = base.FIXED, base.EXPONENTIAL, base.GAMMA, base.LOGNORMAL
 UNIFORM, TRUNCATED_NORMAL, PARETO = base.UNIFORM, base.TRUNCATED_NORMAL, base.PARETO

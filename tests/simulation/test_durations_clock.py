@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from asyncsgd import methods
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.server import Server
-from asyncsgd.simulate import durations as du
-from asyncsgd.simulate.clock import play
+from asyncsgd.simulation import durations as du
+from asyncsgd.simulation.clock import play
 from asyncsgd.trace import Recorder
 
 

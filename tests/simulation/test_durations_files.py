@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadTraceFile, UsageError
 from asyncsgd.core.events import Outcome
-from asyncsgd.simulate import durations as du
+from asyncsgd.simulation import durations as du
 from asyncsgd.trace import Jobs, Trace
 
 seconds = st.floats(1e-9, 1e9)

@@ -7,9 +7,9 @@
                   a recorded Trace ─────────┘
 """
 
-from asyncsgd.simulate import durations
-from asyncsgd.simulate.simulate import Run, simulate
-from asyncsgd.simulate.sweep import Comparison, EdgeWarning, Sweep, TargetNotReached, compare, grid, sweep
+from asyncsgd.simulation import durations
+from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.sweep import Comparison, EdgeWarning, Sweep, TargetNotReached, compare, grid, sweep
 
 __all__ = [
     "Comparison",

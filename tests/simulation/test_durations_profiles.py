@@ -12,8 +12,8 @@ from numba import njit
 from scipy import stats
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.simulate import durations as du
-from asyncsgd.simulate.durations import kernels
+from asyncsgd.simulation import durations as du
+from asyncsgd.simulation.durations import kernels
 
 
 class Twin:
