@@ -24,7 +24,7 @@ check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
 	$(VENV)/bin/lint-imports --no-logo
 	$(RUN) pytest -q src
 
-bench-simulate: $(VENV)/.torch ## the simulator against C, NumPy, SimPy and torch loops, in one run
+bench-simulate: $(VENV)/.dev ## the simulator against C, NumPy, SimPy and torch loops, in one run
 	$(VENV)/bin/python benchmarks/simulate
 
 format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
@@ -50,12 +50,7 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(PIP) -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd and the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev]'
-	@touch $(VENV)/.core $@
-
-$(VENV)/.torch: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd, the development tools and PyTorch"
+$(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd, PyTorch and the development tools"
 	@$(PIP) -c constraints.txt -e '.[dev,torch]'
-	@touch $(VENV)/.core $(VENV)/.dev $@
+	@touch $(VENV)/.core $@

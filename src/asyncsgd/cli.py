@@ -155,11 +155,12 @@ class _progress:
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(what, total=total)
+        self._what = what
+        self._task = self._bar.add_task(f"{what} (the first run ever compiles for half a minute)", total=total)
 
     def __enter__(self) -> Any:
         self._bar.start()
-        return lambda done: self._bar.advance(self._task, done)
+        return lambda done: self._bar.update(self._task, advance=done, description=self._what)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()

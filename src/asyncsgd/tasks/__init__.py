@@ -8,6 +8,7 @@ from asyncsgd.tasks.logistic import Logistic, logistic
 from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic
 from asyncsgd.tasks.softmax import Softmax, digits, softmax
 from asyncsgd.tasks.splits import dirichlet_split, iid_split, label_split
+from asyncsgd.tasks.torch_task import TorchTask, torch
 
 __all__ = [
     "BadTask",
@@ -18,6 +19,7 @@ __all__ = [
     "Quadratic",
     "Softmax",
     "Task",
+    "TorchTask",
     "check_task",
     "digits",
     "dirichlet_split",
@@ -28,4 +30,5 @@ __all__ = [
     "paper_quadratic",
     "quadratic",
     "softmax",
+    "torch",
 ]
