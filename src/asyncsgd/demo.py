@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -52,11 +53,10 @@ def measure(workers: int, slowdown: float) -> list[Row]:
     candidates = _candidates(0.02, workers)
     rows = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("simulating", total=len(candidates))
+        bar = progress.add_task("the first run ever compiles for half a minute", total=len(candidates))
         for name, method in candidates.items():
-            progress.update(bar, description=name)
             rows.append(_summary(name, simulate(task, method, speeds, iterations=2000, every=1)))
-            progress.advance(bar)
+            progress.update(bar, advance=1, description=f"{name} done")
     return rows
 
 
@@ -90,11 +90,13 @@ def show(workers: int, slowdown: float, as_json: bool) -> None:
 
 def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
     table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
         title=f"{workers} workers, one {slowdown:g} times slower: simulated seconds to loss {TARGET:g}",
         caption="noisy quadratic, the same step per gradient for all; τ: delay in iterations",
     )
     for heading in ("method", "seconds", "speed-up", "gradients", "gradients/s", "τ avg", "τ max"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
     base = rows[0].seconds
     for row in rows:
         cells: list[Any] = [
