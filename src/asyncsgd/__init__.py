@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from asyncsgd import tasks, trace
     from asyncsgd.simulation import (
         Comparison,
+        DivergenceWarning,
         EdgeWarning,
         Run,
         Sweep,
@@ -68,6 +69,7 @@ __all__ = [
     "BiasWarning",
     "Cancel",
     "Comparison",
+    "DivergenceWarning",
     "EdgeWarning",
     "Job",
     "Joined",
@@ -118,7 +120,9 @@ _LATER = {
     "Trace": "asyncsgd.trace",
     "tasks": "asyncsgd.tasks",
     "trace": "asyncsgd.trace",
-    **dict.fromkeys(("Comparison", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION),
+    **dict.fromkeys(
+        ("Comparison", "DivergenceWarning", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION
+    ),
     **dict.fromkeys(("compare", "durations", "grid", "simulate", "sweep"), _SIMULATION),
 }
 

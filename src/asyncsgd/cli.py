@@ -5,16 +5,15 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from asyncsgd import __version__
-from asyncsgd.core.errors import AsyncSGDError
-
-if TYPE_CHECKING:
-    from asyncsgd.simulation.config import Config
+from asyncsgd.core.errors import AsyncSGDError, UsageError
 
 app = typer.Typer(
     name="asyncsgd",
@@ -42,15 +41,18 @@ HEADINGS = {
 """What a table says where a program reads the key."""
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")]
+
+
 @app.callback()
-def _root() -> None:
+def _root(version: Version = False) -> None:
     """Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler."""
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
 
 
 @app.command()
@@ -78,9 +80,9 @@ def simulate(config: File, json: Json = False) -> None:
     from asyncsgd.simulation.single import simulate as run_one
 
     described = configs.load(config)
-    iterations = _iterations(described)
+    iterations = described.run["iterations"]
     rows: list[dict[str, Any]] = []
-    with _progress(len(described.methods) * iterations, "simulating") as advance:
+    with _progress(len(described.methods) * iterations, "simulating") as advance, _naming(config):
         for name, recipe in described.methods.items():
             run = run_one(described.task, recipe(None), described.durations, progress=advance, **{**described.run})
             delays = run.trace.delays
@@ -114,12 +116,12 @@ def sweep(config: File, json: Json = False) -> None:
         raise configs.BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
     if "every" in described.run:
         raise configs.BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
-    run: dict[str, Any] = {"iterations": _iterations(described)}
+    run: dict[str, Any] = {"iterations": described.run["iterations"]}
     grid = dict(described.sweep)
     grid.setdefault("seeds", [described.run.get("seed", 0)])
     rows: list[dict[str, Any]] = []
     lanes = len(grid["stepsizes"]) * len(grid["seeds"])
-    with _progress(len(described.methods) * lanes * run["iterations"], "sweeping") as advance:
+    with _progress(len(described.methods) * lanes * run["iterations"], "sweeping") as advance, _naming(config):
         for name, recipe in described.methods.items():
             found = run_grid(described.task, recipe, described.durations, progress=advance, **run, **grid)
             reached = found.target is not None
@@ -138,12 +140,13 @@ def sweep(config: File, json: Json = False) -> None:
     _show(rows, json, f"{config.name}: best of the grid")
 
 
-def _iterations(described: Config) -> int:
-    from asyncsgd.simulation.config import BadConfig
-
-    if "iterations" not in described.run:
-        raise BadConfig("the key run.iterations is missing; add it below [run]")
-    return int(described.run["iterations"])
+@contextmanager
+def _naming(config: Path) -> Iterator[None]:
+    """Say which file a mistake is in."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{config}: {error}") from error
 
 
 class _progress:
@@ -154,7 +157,8 @@ class _progress:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._what = what
         self._task = self._bar.add_task(f"{what} (the first run ever compiles for half a minute)", total=total)
 
@@ -168,14 +172,15 @@ class _progress:
 
 def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     if as_json:
-        typer.echo(jsonlib.dumps(rows, indent=2))
+        finite = [{key: None if value != value else value for key, value in row.items()} for row in rows]
+        typer.echo(jsonlib.dumps(finite, indent=2, allow_nan=False))
         return
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     shown = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for key in shown:
         heading = HEADINGS.get(key, key.replace("_", " "))
         table.add_column(heading, justify="left" if key == "method" else "right", no_wrap=True)
@@ -187,6 +192,8 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)

@@ -97,7 +97,7 @@ def test_dropped_job_is_repeated_too() -> None:
 
 def test_update_after_the_job_was_lost_or_rejected(server: Server) -> None:
     for event in (Arrived(1, FINE), Lost(1)):
-        says(refused(server, event, errors.EndedJob), "job 1", "lost", "report every job once")
+        says(refused(server, event, errors.EndedJob), "job 1", "lost", "drop this update")
     says(refused(server, Arrived(2, FINE), errors.EndedJob), "job 2", "rejected")
 
 
@@ -149,10 +149,10 @@ UPDATES: dict[str, tuple[Any, type[Exception], str, str]] = {
     "list": ([1.0] * DIM, errors.WrongType, "list", "one-dimensional"),
     "number": (1.0, errors.WrongType, "float", "one-dimensional"),
     "nothing": (None, errors.WrongType, "NoneType", "one-dimensional"),
-    "nan": (np.array([0, NAN, INF]), errors.NotFinite, "nan at position 1", "reject the job"),
-    "inf": (np.array([0, 0, INF]), errors.NotFinite, "inf at position 2", "reject the job"),
-    "minus inf": (np.array([-INF, 0, 0]), errors.NotFinite, "-inf at position 0", "reject the job"),
-    "inf minus inf": (np.array([INF, -INF, 0]), errors.NotFinite, "inf at position 0", "reject the job"),
+    "nan": (np.array([0, NAN, INF]), errors.NotFinite, "nan at position 1", "end the job with Lost("),
+    "inf": (np.array([0, 0, INF]), errors.NotFinite, "inf at position 2", "end the job with Lost("),
+    "minus inf": (np.array([-INF, 0, 0]), errors.NotFinite, "-inf at position 0", "end the job with Lost("),
+    "inf minus inf": (np.array([INF, -INF, 0]), errors.NotFinite, "inf at position 0", "end the job with Lost("),
 }
 
 

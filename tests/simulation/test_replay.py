@@ -168,8 +168,7 @@ def test_a_users_own_compiled_gradient_gets_the_fast_path():
     ids=lambda method: method.name,
 )
 def test_divergence_is_reported_and_never_a_number(method):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with pytest.warns(asgd.DivergenceWarning, match=method.name), np.errstate(all="ignore"):
         run = asgd.simulate(asgd.tasks.quadratic(workers=2), method, times.fixed([1.0, 2.0]), iterations=5000)
     assert run.diverged is not None
     assert run.diverged < 5000

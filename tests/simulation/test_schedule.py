@@ -52,7 +52,7 @@ seconds = st.sampled_from([0.5, 1.0, 1.5, 2.0, 10.0])  # few values, so that the
 def workers(draw):
     n = draw(st.integers(1, 9))
     per_worker = draw(st.lists(seconds, min_size=n, max_size=n))
-    kind = draw(st.sampled_from(["fixed", "exponential", "uniform", "measured", "slowing", "far"]))
+    kind = draw(st.sampled_from(["fixed", "exponential", "uniform", "measured", "slowing", "far", "drawn", "outages"]))
     match kind:
         case "exponential":
             return times.exponential(per_worker)
@@ -60,6 +60,11 @@ def workers(draw):
             return times.uniform(per_worker, [2 * value for value in per_worker])
         case "measured":
             return times.measured([[value, 2.0, 3.0] for value in per_worker])
+        case "drawn":
+            kinds = (times.gamma, times.lognormal, times.truncated_normal, times.pareto)
+            return times.concatenate([kinds[k % 4](value, 1.5, workers=1) for k, value in enumerate(per_worker)])
+        case "outages":
+            return times.exponential(per_worker).with_outages(every=5.0, lasting=2.0, until=200.0)
         case "slowing":
             return times.fixed(per_worker).with_speeds(n - 1, times=[3.0, 7.0], speeds=[0.0, 0.5])
         case "far":

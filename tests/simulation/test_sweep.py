@@ -18,7 +18,9 @@ def test_every_cell_is_what_a_single_run_gives():
     found = asgd.sweep(task, asgd.async_sgd, speeds, stepsizes=steps, seeds=seeds, iterations=400, target=0.5)
     for row, step in enumerate(steps):
         for column, seed in enumerate(seeds):
-            run = asgd.simulate(task, asgd.async_sgd(step), speeds, iterations=400, seed=seed, every=1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", asgd.DivergenceWarning)
+                run = asgd.simulate(task, asgd.async_sgd(step), speeds, iterations=400, seed=seed, every=1)
             assert found.diverged[row, column] == (run.diverged is not None)
             if run.diverged is None:
                 reached = first_reached(run.metrics["gradient_norm"], Stop(0.5))
@@ -52,19 +54,26 @@ def test_methods_without_a_compiled_form_get_the_same_verdict():
 
 
 def test_iterations_of_the_paper_grow_like_the_root_of_the_delay():
-    """T / √τ_max is flat for τ_max = 2, ..., 64: the figures of the paper, both functions."""
+    """T / √τ_max is flat for τ_max = 2, ..., 64: the figures of the paper, both functions.
+
+    As reproduced before: 98 to 120 for the quadratic by the paper's own criterion. The logistic one is judged by the
+    sustained criterion over three slow cycles, as the literal one collapses for large delays.
+    """
     logistic = asgd.tasks.logistic(m=100, dim=20, workers=2)
-    for task, low, high in ((TASK, 80, 140), (logistic, 110, 200)):
-        for slow in (2, 8, 32, 64):
+    for task, sustained, low, high in ((TASK, False, 95, 125), (logistic, True, 110, 175)):
+        for slow in (2, 4, 8, 16, 32, 64):
             found = asgd.sweep(
                 task,
                 asgd.async_sgd,
                 asgd.durations.fixed([1.0, float(slow)]),
                 stepsizes=asgd.grid(1e-3, 1e2, 101),
-                iterations=20_000,
+                iterations=8_000,
                 target=1e-14,
+                sustained=sustained,
+                window=3 * (slow + 1) if sustained else 30,
             )
-            assert low < found.best_iterations / np.sqrt(slow) < high
+            assert not found.on_edge
+            assert low < found.best_iterations / np.sqrt(slow) < high, (slow, found)
 
 
 def test_the_best_on_the_edge_is_a_warning():
@@ -123,3 +132,43 @@ def test_progress_adds_up():
     done = []
     asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.01, 0.1, 0.4], iterations=500, progress=done.append)
     assert sum(done) == 3 * 500
+
+
+def test_a_cell_does_not_depend_on_its_neighbours():
+    """A lane that has reached the target goes on with its block; what it reports is from when it got there."""
+    speeds = asgd.durations.fixed([1.0, 128.0])
+    steps = [0.386, 0.3, 0.2, 0.1, 0.01, 2.0]
+    options = {"iterations": 5000, "target": 1e-8}
+    together = asgd.sweep(TASK, asgd.async_sgd, speeds, stepsizes=steps, **options)
+    assert together.diverged[-1]
+    for row, step in enumerate(steps[:-1]):
+        alone = asgd.sweep(TASK, asgd.async_sgd, speeds, stepsizes=[step], **options)
+        for name in ("iterations", "time", "final", "diverged"):
+            assert np.array_equal(getattr(together, name)[row], getattr(alone, name)[0], equal_nan=name == "final")
+
+
+def test_the_edges_are_those_of_the_values_not_of_the_order():
+    with pytest.warns(asgd.EdgeWarning, match="largest"):
+        found = asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.01, 0.1, 0.001], iterations=500)
+    assert found.on_edge
+
+
+def test_a_recipe_that_needs_more_than_a_step_says_how():
+    with pytest.raises(asgd.errors.BadParameter, match=r"adadelay.*lambda stepsize"):
+        asgd.sweep(TASK, asgd.adadelay, SPEEDS, stepsizes=[0.1], iterations=10)
+    recipe = lambda stepsize: asgd.adadelay(4.0, stepsize=stepsize)  # noqa: E731
+    found = asgd.sweep(TASK, recipe, SPEEDS, stepsizes=[0.1, 1.0, 50.0], iterations=60)
+    assert found.best == 1.0
+
+
+def test_some_seeds_reaching_the_target_are_counted():
+    task = asgd.tasks.quadratic(workers=2, noise=1.0)
+    with pytest.raises(asgd.TargetNotReached, match=r"with every seed \(\d+ of 12 runs reached it\)"):
+        asgd.sweep(
+            task, asgd.async_sgd, SPEEDS, stepsizes=[0.05], seeds=range(12), iterations=300, target=0.12, window=5
+        )
+
+
+def test_compare_takes_a_list_of_recipes():
+    both = asgd.compare([asgd.minibatch_sgd, asgd.async_sgd], TASK, SPEEDS, stepsizes=[0.01, 0.1, 0.9], iterations=300)
+    assert list(both.runs) == ["minibatch_sgd", "async_sgd"]

@@ -54,7 +54,7 @@ class Server:
     def __init__(
         self, x: Vector, method: Method, seed: int = 0, allocate: Callable[[int], Vector] | None = None
     ) -> None:
-        _check_model(x)
+        check_model(x)
         self.method = method
         self.seed = int(seed)
         self.iteration = 0
@@ -108,7 +108,7 @@ class Server:
 
     def outcome(self, job: int) -> Outcome:
         """What became of a job."""
-        if not isinstance(job, int | np.integer) or not 0 <= job < len(self._outcomes):
+        if not _is_id(job) or not 0 <= job < len(self._outcomes):
             raise errors.UnknownJob(
                 f"job {job!r} was never handed out, only {len(self._outcomes)} jobs from 0 on; "
                 "answer with the id of an assigned job"
@@ -151,24 +151,28 @@ class Server:
             point=self._update.points[slot],
         )
         weight = self._update.weigh(arrival)
-        # From here on nothing can fail.
-        self.iteration = t + 1
-        self.max_concurrency = arrival.max_concurrency
-        self._free(job)
-        early: list[Command] = []
+        commands: list[Command] = []
         ended: list[Ended] = []
-        if self.method.dispatch.early:
-            self.method.dispatch.ended(self._dispatch, job.worker, True)
-            early = self._assign_next(ended, point_iteration=t)
-        # Line 5: x^(t+1) = x^(t) - eta_t g.
-        outcome, step = self._update.apply(arrival, event.update, weight)
+        if self.method.dispatch.early:  # the extension: line 6 before line 5, at x^(t)
+            self._receive(arrival)
+            commands = self._assign_next(ended, point_iteration=t)
+            outcome, step = self._update.apply(arrival, event.update, weight)
+        else:
+            # Line 5: x^(t+1) = x^(t) - eta_t g. First, so that a part that raises leaves the ledger as it was.
+            outcome, step = self._update.apply(arrival, event.update, weight)
+            self._receive(arrival)
         self._update.points.give_back(slot)
         self._outcomes[job.id] = outcome
         ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers))
         # Lines 6 and 7: the server selects A_t and sends them x^(t+1); C_{t+1} = C_t \ {j_t} ∪ A_t.
-        if not self.method.dispatch.early:
-            self.method.dispatch.ended(self._dispatch, job.worker, True)
-        return self._finish(ended, early)
+        return self._finish(ended, commands)
+
+    def _receive(self, arrival: Arrival) -> None:
+        """The gradient counts, and its worker is free."""
+        self.iteration = arrival.iteration + 1
+        self.max_concurrency = arrival.max_concurrency
+        self._free(self._active[arrival.job][0])
+        self.method.dispatch.ended(self._dispatch, arrival.worker, True)
 
     def _lost(self, event: Lost) -> list[Command]:
         if event.outcome not in (Outcome.LOST, Outcome.REJECTED):
@@ -192,7 +196,7 @@ class Server:
         return self._finish([])
 
     def _left(self, event: Left) -> list[Command]:
-        if not isinstance(event.worker, int | np.integer) or event.worker not in self._queues:
+        if not _is_id(event.worker) or event.worker not in self._queues:
             raise errors.BadEvent(
                 f"worker {event.worker!r} left but is not here; report only workers that joined, "
                 f"present are {_some(self.workers)}"
@@ -203,7 +207,7 @@ class Server:
         return self._finish(ended)
 
     def _finish(self, ended: list[Ended], early: list[Command] | None = None) -> list[Command]:
-        commands = [] if early is None else early
+        commands = early or []
         commands += self._assign_next(ended, point_iteration=self.iteration)
         self.ended = tuple(ended)
         return commands
@@ -256,22 +260,23 @@ class Server:
         return Ended(job, outcome, self.iteration, self.version, 0.0, concurrency, len(self._queues))
 
     def _find(self, job: int, worker: int | None = None) -> tuple[Job, int]:
-        try:
-            found = self._active.get(job)
-        except TypeError:  # a list, a dict, ...: nothing that could be the id of a job
-            found = None
+        found = self._active.get(job) if _is_id(job) else None
         if found is None:
             outcome = self.outcome(job)  # raises UnknownJob
             if outcome is Outcome.CANCELLED:
                 raise errors.CancelledJob(f"job {job} was cancelled; its update comes too late, drop it")
             kind = errors.RepeatedJob if outcome.arrived else errors.EndedJob
-            raise kind(f"job {job} has ended already as {outcome.name.lower()}; report every job once")
+            fix = "report every job once" if outcome.arrived else "drop this update"
+            raise kind(f"job {job} has ended already as {outcome.name.lower()}; {fix}")
         if worker is not None and worker != found[0].worker:
             raise errors.WrongWorker(
                 f"worker {worker} answered job {job}, which belongs to worker {found[0].worker}; "
                 "answer only jobs assigned to you"
             )
         return found
+
+    def _check_vector(self, job: Job, g: Vector) -> None:
+        check_update(g, self.x, job.worker, job.id)
 
     def _check_order(self, job: Job) -> None:
         first = self._queues[job.worker][0]
@@ -280,24 +285,6 @@ class Server:
                 f"worker {job.worker} answered job {job.id} before job {first}; jobs of a worker run first in, "
                 f"first out: report job {first} first, as arrived or lost"
             )
-
-    def _check_vector(self, job: Job, g: Vector) -> None:
-        x = self.x
-        ordinary = type(g) is np.ndarray or (isinstance(g, np.ndarray) and not isinstance(g, np.ma.MaskedArray))
-        if ordinary and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
-            return
-        who = f"worker {job.worker}, job {job.id}: the update"
-        if not ordinary or g.ndim != 1:
-            kind = f"an array of shape {g.shape}" if ordinary else f"a {type(g).__name__}"
-            raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
-        if g.shape != x.shape:
-            raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")
-        if g.dtype != x.dtype:
-            raise errors.WrongDtype(f"{who} is {g.dtype}; the model is {x.dtype}: convert it before sending")
-        place = int(np.flatnonzero(~np.isfinite(g))[0])
-        raise errors.NotFinite(
-            f"{who} holds {g[place]} at position {place}; reject the job, and try a smaller step if it recurs"
-        )
 
     # ------------------------------------------------------------------------------------------ saving
 
@@ -347,13 +334,39 @@ class Server:
         return server
 
 
-def _check_model(x: Vector) -> None:
+def _is_id(value: Any) -> bool:
+    """True and 0.0 would find job 1 and job 0."""
+    return type(value) is int or isinstance(value, np.integer)
+
+
+def check_model(x: Vector) -> None:
+    """Refuse what is no flat model of finite numbers."""
     if not isinstance(x, np.ndarray) or x.ndim != 1 or x.size == 0 or x.dtype not in (np.float32, np.float64):
         shown = f"shape {x.shape}, {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
         fix = "pass a one-dimensional NumPy array of float32 or float64"
         raise errors.BadParameter("x", shown, "is not a flat model", fix)
     if not is_finite(x):
         raise errors.BadParameter("x", "NaN or infinity", "is no starting point", "initialise the model with numbers")
+
+
+def check_update(g: Vector, x: Vector, worker: int, job: int) -> None:
+    """Refuse an update that does not fit the model x, or that is not finite."""
+    ordinary = type(g) is np.ndarray or (isinstance(g, np.ndarray) and not isinstance(g, np.ma.MaskedArray))
+    if ordinary and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
+        return
+    who = f"worker {worker}, job {job}: the update"
+    if not ordinary or g.ndim != 1:
+        kind = f"an array of shape {g.shape}" if ordinary else f"a {type(g).__name__}"
+        raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
+    if g.shape != x.shape:
+        raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")
+    if g.dtype != x.dtype:
+        raise errors.WrongDtype(f"{who} is {g.dtype}; the model is {x.dtype}: convert it before sending")
+    place = int(np.flatnonzero(~np.isfinite(g))[0])
+    raise errors.NotFinite(
+        f"{who} holds {g[place]} at position {place}; end the job with Lost({job}, Outcome.REJECTED), and try a "
+        "smaller step if it recurs"
+    )
 
 
 def _some(workers: tuple[int, ...]) -> str:

@@ -1,7 +1,8 @@
 """How large a step an arrival gets: η_t = stepsize · weight(arrival).
 
 ``stepsize`` is what a user tunes; ``weight`` is what the delay makes of it. Weight 0 drops the arrival. A rule is
-any frozen value with these two; it sees delay, staleness, worker, concurrency and iteration (`Arrival`).
+a frozen dataclass derived from `Step` with a ``weight`` of its own; it sees delay, staleness, worker, concurrency and
+iteration (`Arrival`).
 """
 
 from __future__ import annotations

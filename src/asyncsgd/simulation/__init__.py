@@ -8,11 +8,12 @@
 """
 
 from asyncsgd.simulation import durations
-from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.single import DivergenceWarning, Run, simulate
 from asyncsgd.simulation.sweep import Comparison, EdgeWarning, Sweep, TargetNotReached, compare, grid, sweep
 
 __all__ = [
     "Comparison",
+    "DivergenceWarning",
     "EdgeWarning",
     "Run",
     "Sweep",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import BadStep
 from asyncsgd.core.events import Outcome
-from asyncsgd.core.gather import Buffer
+from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.simulation.schedule import Schedule
 from asyncsgd.trace import Jobs, Trace
@@ -116,7 +116,15 @@ def cut(source: Schedule | Trace, iterations: int) -> Schedule | Trace:
 
 def weighs(method: Method) -> bool:
     """Whether the weights and versions of this method depend on the trace alone."""
-    return method.step.sees != "everything" and type(method.gather).__name__ in ("Each", "Buffer")
+    return sees(method) != "everything" and type(method.gather) in (Each, Buffer)
+
+
+def sees(method: Method) -> str:
+    """What the weight depends on, as the class that defines it says; a subclass with another weight says it anew."""
+    for kind in type(method.step).__mro__:
+        if "weight" in vars(kind):
+            return str(vars(kind).get("sees", "everything"))
+    return "everything"
 
 
 def weigh(arrivals: Arrivals, method: Method) -> Weighed:
@@ -126,9 +134,9 @@ def weigh(arrivals: Arrivals, method: Method) -> Weighed:
     total = len(arrivals)
     size = method.gather.size if isinstance(method.gather, Buffer) else 1
     weight, table = np.ones(total), np.empty(0)
-    if method.step.sees == "delay":
+    if sees(method) == "delay":
         weight = _by_delay(arrivals, method)
-    elif method.step.sees == "staleness":
+    elif sees(method) == "staleness":
         longest = int(arrivals.delay.max(initial=0))
         table = np.array([_ask(method, staleness=s) for s in range(longest + 1)])
     version, flush = np.empty(total + 1, np.int64), np.empty(total, np.uint8)

@@ -41,9 +41,19 @@ from asyncsgd.core.method import Method
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.sweep import grid
 
-TASKS = ("quadratic", "paper_quadratic", "logistic", "digits")
+TASKS = ("quadratic", "paper_quadratic", "logistic", "softmax", "digits")
 """Those that need no arrays from the user."""
 NOT_METHODS = ("clipped", "momentum", "adam")
+
+
+WORDS: dict[Any, str] = {
+    int: "a whole number such as 1000",
+    float: "a number",
+    str: "a word in quotes",
+    bool: "true or false",
+    list: "a list such as [1, 2]",
+    Mapping: "{low = ..., high = ..., points = ...}",
+}
 
 
 class BadConfig(UsageError):
@@ -68,6 +78,8 @@ def load(path: str | Path) -> Config:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}; pass the path of a TOML file") from None
+    except UnicodeDecodeError:
+        raise BadConfig(f"{path}: not text in UTF-8; pass the path of a TOML file") from None
     try:
         return parse(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -93,10 +105,11 @@ def parse(tables: Mapping[str, Any]) -> Config:
     for entry in listed:
         name, recipe = _method(entry)
         recipes[name if name not in recipes else f"{name} {len(recipes)}"] = recipe
-    run = dict(tables.get("run", {}))
-    _known(run, ("iterations", "seed", "every"), "run")
-    sweep = dict(tables.get("sweep", {}))
-    _known(sweep, ("stepsizes", "seeds", "target", "metric", "window", "sustained"), "sweep")
+    run = _typed(tables.get("run", {}), "run", {"iterations": int, "seed": int, "every": int})
+    if "iterations" not in run:
+        raise BadConfig("the key run.iterations is missing; add it below [run]")
+    kinds = {"seeds": list, "target": (int, float), "metric": str, "window": int, "sustained": bool}
+    sweep = _typed(tables.get("sweep", {}), "sweep", {"stepsizes": (list, Mapping), **kinds})
     if isinstance(sweep.get("stepsizes"), Mapping):
         sweep["stepsizes"] = _guarded("sweep.stepsizes", grid, sweep["stepsizes"])
     return Config(task, speeds, recipes, run, sweep)
@@ -107,6 +120,7 @@ def _method(entry: Any) -> tuple[str, Callable[[float | None], Method]]:
     extras = {key: entry.pop(key) for key in ("momentum", "clip", "noise", "name") if key in entry}
     functions = _functions(methods, [name for name in methods.__all__ if name not in NOT_METHODS])
     kind = entry.get("kind")
+    kind = kind if isinstance(kind, str) else ""
     if kind == "fedbuff":  # has its own clip and noise, on the buffered sum
         entry |= {key: extras.pop(key) for key in ("clip", "noise") if key in extras}
     stepped = next(iter(inspect.signature(functions[kind]).parameters)) if kind in functions else "stepsize"
@@ -136,7 +150,7 @@ def _call(table: Any, where: str, functions: Mapping[str, Callable[..., Any]]) -
     kind = arguments.pop("kind", None)
     if kind is None:
         raise BadConfig(f"the key {where}.kind is missing; use one of {', '.join(functions)}")
-    if kind not in functions:
+    if not isinstance(kind, str) or kind not in functions:
         raise BadConfig(f"{where}.kind = {kind!r} is not known{_close(str(kind), functions)}")
     return _guarded(where, functions[kind], arguments)
 
@@ -163,6 +177,18 @@ def _table(table: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(table, Mapping):
         raise BadConfig(f"{where} = {table!r} is no table; write [{where}] with its keys below")
     return table
+
+
+def _typed(given: Any, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The table as a dict, if every key is known and its value of the right kind."""
+    _known(given, kinds, where)
+    for key, value in given.items():
+        fits = isinstance(value, kinds[key]) and (kinds[key] is bool or not isinstance(value, bool))
+        if not fits:
+            names = kinds[key] if isinstance(kinds[key], tuple) else (kinds[key],)
+            words = " or ".join(WORDS[kind] for kind in names)
+            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong kind; write {words}")
+    return dict(given)
 
 
 def _known(given: Any, known: Iterable[str], where: str) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.errors import NotFinite
 from asyncsgd.core.events import Vector
 from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.random import derive, output
-from asyncsgd.core.server import JOB
+from asyncsgd.core.server import JOB, check_model, check_update
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.update import Update
-from asyncsgd.core.vectors import is_finite
 from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.simulation.arrivals import Arrivals, Floats, Weighed, weigh, weighs
 from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.builtin import BuiltIn
 
 METRICS = ("loss", "gradient_norm", "distance")
 WIDTH = 16
@@ -60,9 +63,11 @@ class Result:
     """(lanes,): iteration at which the lane was seen to diverge, -1 if it did not."""
     reached: int
     """Iterations that were run."""
+    final: dict[str, Floats]
+    """(lanes,) each: the metrics when the lane had enough, or the last ones taken; NaN where it diverged."""
+    others: dict[str, NDArray[Any]]
+    """(records,) each: what the task evaluates beyond the usual metrics, where one lane was run."""
     weighed: Weighed | None = None
-    steps: Floats | None = None
-    """Step of every arrival, where one lane was run through the core."""
 
 
 # ---------------------------------------------------------------------------------------------- what compiles
@@ -70,7 +75,7 @@ class Result:
 
 def compiles(method: Method, task: Task) -> bool:
     """Whether the compiled replay knows all parts of the method and the gradient of the task."""
-    known_task = hasattr(task, "lowered") or hasattr(task, "compiled")
+    known_task = _is_built_in(task) or getattr(task, "compiled", None) is not None
     gather = type(method.gather) is Each or (type(method.gather) is Buffer and not method.gather.noise)
     work = type(method.work) in (Gradient, LocalSteps)
     optimizer = type(method.optimizer) in (SGD, Momentum)
@@ -80,6 +85,11 @@ def compiles(method: Method, task: Task) -> bool:
     return (
         known_task and weighs(method) and gather and work and optimizer and transforms and single and not method.average
     )
+
+
+def _is_built_in(task: Task) -> bool:
+    """Whether it is one of ours, and nobody has given it another gradient."""
+    return isinstance(task, BuiltIn) and type(task).update is BuiltIn.update
 
 
 def _rule(method: Method) -> Any:
@@ -123,23 +133,34 @@ def replay_lanes(
     stop: Stop | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    history: bool = True,
 ) -> Result:
     """Run the method along the arrivals once per (stepsize, seed) pair; lanes do not see each other.
 
-    ``progress(k)`` is called when k more lane-iterations are done.
+    ``progress(k)`` is called when k more lane-iterations are done. Without ``history`` only the last metrics are kept,
+    and memory does not grow with the iterations.
     """
     from asyncsgd.simulation import replay_kernel as kernel
 
+    _announce()
     weighed = weigh(arrivals, method)
     path, slots, first = _path(arrivals, weighed)
-    own = not hasattr(task, "lowered")
+    own = not _is_built_in(task)
     width = 1 if own or len(stepsizes) == 1 else WIDTH
     advance = _own_advance(task) if own else kernel.advance_built_in
     data = task.compiled[1] if own else task.lowered
     stochastic = own or not task.deterministic
     total, rule, x0 = len(arrivals), _rule(method), task.initial()
     records = total // every + 1
-    start = _evaluate(task, x0, wanted)
+    everything = task.evaluate(x0)
+    start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
+    # What the kernels do not measure, the task is asked for, between two calls.
+    ours = type(task).evaluate.__module__.startswith("asyncsgd.")
+    more = [name for name in everything if name not in METRICS] if len(stepsizes) == 1 and history else []
+    outside = own or not ours or bool(more)
+    if outside:
+        width = 1
+    rows = [everything]
     taken = tuple(start)
     first_values = np.array([start[name] for name in taken])
     optimum = getattr(task, "optimum", None) if "distance" in start else None
@@ -155,8 +176,9 @@ def replay_lanes(
     )
     count = len(stepsizes)
     blocks = range(0, count, width)
-    values = np.empty((len(blocks), records, len(taken), width))
+    values = np.empty((len(blocks), records if history else 1, len(taken), width))
     values[:, 0] = first_values[:, None]
+    final = np.empty((len(taken), count))
     x = np.empty((len(x0), count))
     stopped, diverged = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
     furthest = np.zeros(count, np.int64)
@@ -170,12 +192,14 @@ def replay_lanes(
             lanes.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
         while t < total:
-            goal, finished = min(t + (every if own else chunk), total), False
-            reached = advance(data, stochastic, not own, path, rule, watch, lanes, t, goal, (0,) * width)
-            if own and reached % every == 0:
-                found = _evaluate(task, lanes.x[:, 0].copy(), taken)
-                lanes.metrics[reached // every, :, 0] = [found[name] for name in taken]
-                finished = kernel.judge(lanes, watch, reached, reached // every, (0,))
+            goal, finished = min(t + (every if outside else chunk), total), False
+            reached = advance(data, stochastic, not outside, path, rule, watch, lanes, t, goal, (0,) * width)
+            if outside and reached % every == 0:
+                found = task.evaluate(lanes.x[:, 0].copy())
+                rows.append(found)
+                record = reached // every
+                lanes.metrics[record % len(lanes.metrics), :, 0] = [float(found[name]) for name in taken]
+                finished = kernel.judge(lanes, watch, reached, record, (0,))
             if progress is not None:
                 progress((reached - t) * len(members))
             t = reached
@@ -183,9 +207,13 @@ def replay_lanes(
                 break
         if progress is not None:
             progress((total - t) * len(members))
+        last = lanes.metrics[(t // every) % len(lanes.metrics)]
         for column, lane in enumerate(members):
-            x[:, lane] = lanes.x[:, column]
-            stopped[lane], diverged[lane], furthest[lane] = lanes.stopped[column], lanes.diverged[column], t
+            ended = lanes.ended[column]
+            x[:, lane] = lanes.x[:, column] if ended < 0 else lanes.final[:, column]
+            final[:, lane] = last[:, column] if ended < 0 else lanes.final_metrics[:, column]
+            stopped[lane], diverged[lane] = lanes.stopped[column], lanes.diverged[column]
+            furthest[lane] = t if ended < 0 else ended
 
     threads = min(len(blocks), threads or os.cpu_count() or 1)
     if threads == 1:
@@ -197,16 +225,25 @@ def replay_lanes(
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(run_block, blocks))
     diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
-    x[:, diverged >= 0] = np.nan
-    metrics = {name: _side_by_side(values[:, :, k], count) for k, name in enumerate(taken)}
+    lost = diverged >= 0
+    x[:, lost], final[:, lost] = np.nan, np.nan
+    metrics = {name: _side_by_side(values[:, :, k], count) for k, name in enumerate(taken)} if history else {}
     for lane in range(count):
-        # From divergence on there are no numbers, nor after the last iteration that was run.
+        # From divergence on there are no numbers, nor after the lane has had enough.
         known = furthest[lane] // every + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
-        if known < records:
-            for table in metrics.values():
-                table[known:, lane] = np.nan
-    iteration = np.arange(records, dtype=np.int64) * every
-    return Result(x, iteration, metrics, stopped, diverged, int(furthest.max(initial=0)), weighed)
+        for table in metrics.values():
+            table[known:, lane] = np.nan
+    return Result(
+        x=x,
+        iteration=np.arange(records, dtype=np.int64) * every,
+        metrics=metrics,
+        stopped=stopped,
+        diverged=diverged,
+        reached=int(furthest.max(initial=0)),
+        final={name: final[k] for k, name in enumerate(taken)},
+        others={name: np.array([row[name] for row in rows]) for name in more},
+        weighed=weighed,
+    )
 
 
 def _side_by_side(blocks: Floats, count: int) -> Floats:
@@ -217,6 +254,15 @@ def _side_by_side(blocks: Floats, count: int) -> Floats:
         end = min(begin + block.shape[1], count)
         table[:, begin:end] = block[:, : end - begin]
     return table
+
+
+def _announce() -> None:
+    """Tell somebody at a terminal that the first run ever takes a while."""
+    from asyncsgd.simulation.replay_kernel import advance_built_in
+
+    cache = Path(advance_built_in.stats.cache_path)
+    if sys.stderr.isatty() and not advance_built_in.signatures and not any(cache.glob("replay_kernel.advance*.nbi")):
+        sys.stderr.write("asyncsgd: compiling the simulator, about half a minute, once on this machine\n")
 
 
 def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
@@ -283,6 +329,9 @@ def _make_lanes(
         stopped=np.full(width, -1, np.int64),
         diverged=diverged,
         metrics=metrics,
+        final=np.zeros((dimension, width)),
+        final_metrics=np.zeros(metrics.shape[1:]),
+        ended=diverged.copy(),
     )
 
 
@@ -317,11 +366,6 @@ def _own_advance(task: Any) -> Any:
     return users_gradient._asyncsgd_advance
 
 
-def _evaluate(task: Task, x: Vector, wanted: Sequence[str]) -> dict[str, float]:
-    values = task.evaluate(x)
-    return {name: float(values[name]) for name in METRICS if name in wanted and name in values}
-
-
 # ---------------------------------------------------------------------------------------------- through the core
 
 
@@ -338,7 +382,9 @@ def replay_core(
     The same code that a real server runs, along any arrivals, for every method. ``after(iterations, update)`` may
     return True to stop.
     """
-    update = Update(method, task.initial(), derive(seed))
+    start = task.initial()
+    check_model(start)
+    update = Update(method, start, derive(seed))
     seeds = derive(seed, JOB)
     total = len(arrivals)
     steps, weights, version = np.zeros(total), np.zeros(total), np.zeros(total + 1, np.int64)
@@ -368,7 +414,9 @@ def replay_core(
             point=point,
         )
         g = method.work.compute(task.update, point, worker, output(seeds, job))
-        if not is_finite(g):
+        try:
+            check_update(g, update.points.current, worker, job)
+        except NotFinite:
             ended = t
             break
         before = update.version

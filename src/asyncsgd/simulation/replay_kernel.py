@@ -22,8 +22,6 @@ from asyncsgd.core.random import GAMMA
 from asyncsgd.tasks.kernels import distance, full_gradient, gradient, loss, norm
 
 SEED_GAMMA = np.uint64(GAMMA)
-LANES = 1024  # of the fixed-order norm, not of runs
-
 NO_STOP, MEAN_BELOW, ALL_BELOW = range(3)
 LOSS, GRADIENT_NORM, DISTANCE = range(3)
 
@@ -87,7 +85,7 @@ class Lanes(NamedTuple):
     y: NDArray[np.float64]
     scratch: NDArray[np.float64]
     small: NDArray[np.float64]
-    """(8, W): workspace for one number per lane."""
+    """(2, W): workspace for one number per lane."""
     fold: NDArray[np.float64]
     """(lanes of the norm, W)."""
     ring: NDArray[np.float64]
@@ -104,7 +102,13 @@ class Lanes(NamedTuple):
     diverged: NDArray[np.int64]
     """Iteration at which it was seen to diverge, or -1."""
     metrics: NDArray[np.float64]
-    """(records, metrics taken, W)."""
+    """(records kept, metrics taken, W): record r stands in row r modulo their number."""
+    final: NDArray[np.float64]
+    """(dimension, W): the model of a lane that has had enough, as it was then."""
+    final_metrics: NDArray[np.float64]
+    """(metrics taken, W): its metrics then."""
+    ended: NDArray[np.int64]
+    """Iteration at which the lane had enough, or -1."""
 
 
 @inlined
@@ -216,16 +220,21 @@ def _local_steps(data: Any, lanes: Any, rule: Any, worker: Any, point: Any, widt
 
 @inlined
 def judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
-    """Note divergence and reached targets after measurement ``record``, taken at iteration t; True if all are done."""
-    w = len(width)
+    """Note divergence and reached targets after measurement ``record``, taken at iteration t; True if all are done.
+
+    A lane that has had enough goes on with its block, but what it was like then is kept and nothing more is noted.
+    """
+    w, row = len(width), record % lanes.metrics.shape[0]
     done = 0
     for lane in range(w):
-        if lanes.diverged[lane] < 0:
-            for column in range(lanes.metrics.shape[1]):
-                if not lanes.metrics[record, column, lane] <= watch.huge:
-                    lanes.diverged[lane] = t
-        if watch.stop != NO_STOP and lanes.stopped[lane] < 0 and lanes.diverged[lane] < 0:
-            value = lanes.metrics[record, watch.column[watch.metric], lane]
+        if lanes.ended[lane] >= 0:
+            done += 1
+            continue
+        for column in range(lanes.metrics.shape[1]):
+            if not lanes.metrics[row, column, lane] <= watch.huge:
+                lanes.diverged[lane] = t
+        if watch.stop != NO_STOP and lanes.diverged[lane] < 0:
+            value = lanes.metrics[row, watch.column[watch.metric], lane]
             lanes.ring[record % watch.window, lane] = value
             if watch.stop == ALL_BELOW:
                 lanes.below[lane] = lanes.below[lane] + 1 if value <= watch.target else 0
@@ -237,7 +246,13 @@ def judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
                     mean += lanes.ring[(record + 1 + k) % watch.window, lane]
                 if mean / watch.window <= watch.target:
                     lanes.stopped[lane] = t
-        done += lanes.diverged[lane] >= 0 or lanes.stopped[lane] >= 0
+        if lanes.diverged[lane] >= 0 or lanes.stopped[lane] >= 0:
+            done += 1
+            lanes.ended[lane] = t
+            for i in range(lanes.x.shape[0]):
+                lanes.final[i, lane] = lanes.x[i, lane]
+            for column in range(lanes.metrics.shape[1]):
+                lanes.final_metrics[column, lane] = lanes.metrics[row, column, lane]
     return done == w
 
 
@@ -283,7 +298,8 @@ def advance(
         if measured and due == 0:
             due = watch.every
             record = (t + 1) // watch.every
-            values = pointer(lanes.metrics, record * lanes.metrics.shape[1] * w)
+            row = record % lanes.metrics.shape[0]
+            values = pointer(lanes.metrics, row * lanes.metrics.shape[1] * w)
             if watch.column[LOSS] >= 0:
                 loss(data, lanes.x, pointer(values, watch.column[LOSS] * w), lanes.scratch, width)
             if watch.column[GRADIENT_NORM] >= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,26 @@ from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter, NotFinite
 from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.method import Method
-from asyncsgd.core.server import Server
+from asyncsgd.core.server import Server, check_model
 from asyncsgd.core.update import Update
 from asyncsgd.simulation import replay, schedule
 from asyncsgd.simulation.arrivals import Arrivals, to_trace
 from asyncsgd.simulation.clock import play
 from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.replay import Progress
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
 
-Progress = Callable[[int], None]
+TASK = ("initial", "update", "evaluate")
+
+
+class DivergenceWarning(UserWarning):
+    """A run blew up and was ended there; its numbers from then on are not reported."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves behind."""
+    """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
 
     x: Vector
     """The model the method answers with; NaN if the run diverged."""
@@ -36,9 +41,15 @@ class Run:
     """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
     method: Method
     diverged: int | None = None
-    """The iteration at which the run was seen to diverge, or None."""
+    """The iteration at which the run was seen to diverge (at a measurement, or by an update that was not finite), or
+    None. The run ends there: trace and metrics hold what came before."""
     compiled: bool = False
     """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
+
+    def __repr__(self) -> str:
+        end = {name: f"{values[-1]:.4g}" for name, values in self.metrics.items() if len(values)}
+        fate = "" if self.diverged is None else f", diverged at {self.diverged}"
+        return f"<Run of {self.method.name}: {', '.join(f'{name} {value}' for name, value in end.items())}{fate}>"
 
 
 def simulate(
@@ -62,7 +73,7 @@ def simulate(
     >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
     (16, True)
     """
-    iterations = check_request(task, method, durations, iterations)
+    iterations = check_request(task, method, durations, iterations, seed)
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
     metadata = {"method": method.name, "seed": str(seed)}
@@ -74,9 +85,23 @@ def simulate(
     return _through_core(task, method, arrivals, seed, every, metadata, progress)
 
 
-def check_request(task: Task, method: Method, durations: Durations | Trace, iterations: int | None) -> int:
+def check_request(
+    task: Task, method: Method, durations: Durations | Trace, iterations: int | None, seed: int = 0
+) -> int:
     """Refuse what cannot be simulated; the number of iterations."""
+    for name, value, kind, fix in (
+        ("method", method, Method, "call the recipe: asgd.async_sgd(stepsize=0.1)"),
+        ("durations", durations, (Durations, Trace), "make them with asgd.durations.fixed([...]), or pass a trace"),
+    ):
+        if not isinstance(value, kind):
+            raise BadParameter(name, value, f"is a {type(value).__name__}", fix)
+    if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
+        raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
+    check_model(task.initial())
     if isinstance(durations, Trace):
+        durations.check()
         known = durations.iterations
         if iterations is not None and iterations > known:
             fix = f"pass at most {known}, or durations instead of a trace"
@@ -85,12 +110,13 @@ def check_request(task: Task, method: Method, durations: Durations | Trace, iter
         workers = int(durations.jobs.worker.max(initial=-1)) + 1
     else:
         workers = durations.workers
+    if iterations is None:
+        raise BadParameter("iterations", None, "is missing", "say how many gradients are to arrive")
     count("iterations", iterations)
-    assert iterations is not None
     expected = getattr(task, "workers", None)
-    if expected is not None and workers > expected:
+    if expected is not None and (workers > expected or (workers < expected and isinstance(durations, Durations))):
         fix = f"give {expected} durations, or make the task with workers={workers}"
-        raise BadParameter("durations", f"{workers} workers", f"do not fit a task made for {expected}", fix)
+        raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
     method.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
     return iterations
 
@@ -115,13 +141,37 @@ def _compiled(
         arrivals, task, method, stepsizes=[method.step.stepsize], seeds=[seed], every=every, progress=progress
     )
     assert result.weighed is not None
-    trace = to_trace(arrivals, result.weighed, replay.share(method, result.weighed.weight), metadata)
-    trace.check(early=method.dispatch.early)
-    diverged = int(result.diverged[0])
-    kept = result.iteration <= result.reached if diverged < 0 else result.iteration < diverged
-    columns = {name: values[kept, 0] for name, values in result.metrics.items()}
-    metrics = _with_time(result.iteration[kept], arrivals, columns)
-    return Run(result.x[:, 0], trace, metrics, method, None if diverged < 0 else diverged, compiled=True)
+    weighed, diverged = result.weighed, int(result.diverged[0])
+    columns = {name: values[:, 0] for name, values in result.metrics.items()} | result.others
+    iteration = result.iteration
+    if diverged >= 0:  # as on the other paths: the run ended there
+        arrivals, weighed = arrivals.first(diverged), weighed.first(diverged)
+        iteration = iteration[iteration < diverged]
+    columns = {name: values[: len(iteration)] for name, values in columns.items()}
+    if diverged < 0 and iteration[-1] != len(arrivals):  # the end is always measured
+        last = task.evaluate(result.x[:, 0])
+        iteration = np.append(iteration, len(arrivals))
+        columns = {name: np.append(values, last[name]) for name, values in columns.items()}
+    trace = to_trace(arrivals, weighed, replay.share(method, weighed.weight), metadata)
+    trace.check(early=_early(arrivals, method))
+    metrics = _with_time(iteration, arrivals, columns)
+    return _warn(Run(result.x[:, 0], trace, metrics, method, None if diverged < 0 else diverged, compiled=True))
+
+
+def _early(arrivals: Arrivals, method: Method) -> bool:
+    """Whether jobs may have left before an update: by the rule of the method, or of whoever recorded."""
+    return isinstance(arrivals.source, Trace) or method.dispatch.early
+
+
+def _warn(run: Run) -> Run:
+    if run.diverged is not None:
+        warnings.warn(
+            f"{run.method.name} diverged at iteration {run.diverged} (stepsize {run.method.step.stepsize:g}): "
+            "try a smaller stepsize",
+            DivergenceWarning,
+            stacklevel=4,
+        )
+    return run
 
 
 def _through_core(
@@ -145,9 +195,9 @@ def _through_core(
         arrivals = arrivals.first(diverged)
         weighed, steps = weighed.first(diverged), steps[:diverged]
     trace = to_trace(arrivals, weighed, steps, metadata)
-    trace.check(early=method.dispatch.early)
+    trace.check(early=_early(arrivals, method))
     x = update.output.copy() if diverged is None else np.full_like(update.output, np.nan)
-    return Run(x, trace, _with_time(table.iteration, arrivals, table.columns), method, diverged)
+    return _warn(Run(x, trace, _with_time(table.iteration, arrivals, table.columns), method, diverged))
 
 
 def _through_server(
@@ -183,7 +233,7 @@ def _through_server(
     trace.check(early=method.dispatch.early)
     metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
     x = server.output.copy() if table.diverged is None else np.full_like(server.output, np.nan)
-    return Run(x, trace, metrics, method, table.diverged)
+    return _warn(Run(x, trace, metrics, method, table.diverged))
 
 
 class _Metrics:

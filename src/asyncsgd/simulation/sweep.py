@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,9 @@ from asyncsgd.core.dispatch import AlwaysBusy, Batch
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import replay, schedule
-from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.durations import Durations
-from asyncsgd.simulation.replay import METRICS, Stop
-from asyncsgd.simulation.single import Progress, Run, arrivals_of, check_request, simulate
+from asyncsgd.simulation.replay import METRICS, Progress, Stop
+from asyncsgd.simulation.single import DivergenceWarning, Run, arrivals_of, check_request, simulate
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -83,8 +83,12 @@ class Sweep:
 
     @property
     def on_edge(self) -> bool:
-        """Whether the best step size is the first or the last of the grid."""
-        return len(self.stepsizes) > 1 and self.index in (0, len(self.stepsizes) - 1)
+        """Whether the best step size is the smallest or the largest of the grid."""
+        return len(self.stepsizes) > 1 and self.best in (self.stepsizes.min(), self.stepsizes.max())
+
+    def __repr__(self) -> str:
+        reached = "" if self.target is None else f", {self.best_iterations:g} iterations to {self.target:g}"
+        return f"<Sweep of {self.method}: best of {len(self.stepsizes)} stepsizes {self.best:.4g}{reached}>"
 
 
 def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
@@ -136,15 +140,21 @@ def sweep(
     >>> found.on_edge, bool(found.best_iterations < 300)
     (False, True)
     """
-    sizes = np.asarray(stepsizes, dtype=float)
+    try:
+        sizes = np.asarray(stepsizes, dtype=float)
+    except (TypeError, ValueError):
+        sizes = np.empty((0, 0))
     if sizes.ndim != 1 or sizes.size == 0:
         raise BadParameter(
             "stepsizes", stepsizes, "is no grid", "pass a list of step sizes, or asgd.grid(low, high, n)"
         )
+    seeds = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str) else []
     if not seeds:
-        raise BadParameter("seeds", seeds, "is empty", "pass at least one seed")
+        raise BadParameter("seeds", seeds, "is no list of seeds", "pass at least one, as seeds=[0]")
     methods = [_with_step(method, float(size)) for size in sizes]
-    iterations = check_request(task, methods[0], durations, iterations)
+    for seed in seeds:
+        iterations = check_request(task, methods[0], durations, iterations, seed)
+    assert iterations is not None
     stop = _stop(task, target, metric, window, sustained, iterations)
     every = 1 if stop else max(1, iterations // 100)
     shape = (len(sizes), len(seeds))
@@ -152,39 +162,36 @@ def sweep(
     diverged = np.zeros(shape, np.bool_)
     for members in _groups(durations, methods[0], seeds):
         lanes = [(row, column) for row in range(len(sizes)) for column in members]
-        arrivals, result = _run_lanes(
-            task, methods, durations, iterations, [(row, seeds[column]) for row, column in lanes],
-            every, metric, stop, progress, threads,
-        )  # fmt: skip
-        times = np.concatenate([[0.0], arrivals.time])
+        chosen = [(row, seeds[column]) for row, column in lanes]
+        times, stopped, diverged_at, last = _run_lanes(
+            task, methods, durations, iterations, chosen, every, metric, stop, progress, threads
+        )
         for lane, cell in enumerate(lanes):
-            values = result.metrics[metric][:, lane]
-            taken = np.flatnonzero(np.isfinite(values))
-            diverged[cell] = result.diverged[lane] >= 0
-            if taken.size and not diverged[cell]:
-                final[cell] = values[taken[-1]]
-            if result.stopped[lane] >= 0:
-                reached[cell] = result.stopped[lane]
-                when[cell] = times[result.stopped[lane]]
+            diverged[cell] = diverged_at[lane] >= 0
+            final[cell] = last[lane]
+            if stopped[lane] >= 0:
+                reached[cell] = stopped[lane]
+                when[cell] = times[stopped[lane]]
     found = Sweep(methods[0].name, sizes, tuple(seeds), metric, target, reached, when, final, diverged)
     _judge(found, iterations)
     return found
 
 
 def _judge(found: Sweep, iterations: int) -> None:
+    if found.diverged.all():
+        raise TargetNotReached("every stepsize diverged; pass smaller stepsizes", found)
     if found.target is not None and not np.isfinite(found.scores).any():
-        if found.diverged.all():
-            raise TargetNotReached("every stepsize diverged; pass smaller stepsizes", found)
         row, column = np.unravel_index(np.nanargmin(found.final), found.final.shape)
+        some = int(np.isfinite(found.iterations).sum())
+        which = f"with every seed ({some} of {found.iterations.size} runs reached it)" if some else "by any stepsize"
         raise TargetNotReached(
-            f"target = {found.target:g} was not reached by any of {len(found.stepsizes)} stepsizes within "
-            f"{iterations} iterations (closest: {found.metric} {found.final[row, column]:.3g} at stepsize "
-            f"{found.stepsizes[row]:.3g}); "
+            f"target = {found.target:g} was not reached {which} within {iterations} iterations (closest: "
+            f"{found.metric} {found.final[row, column]:.3g} at stepsize {found.stepsizes[row]:.3g}); "
             "pass a larger target, more iterations or other stepsizes",
             found,
         )
     if found.on_edge:
-        side = "smallest" if found.index == 0 else "largest"
+        side = "smallest" if found.best == found.stepsizes.min() else "largest"
         warnings.warn(
             f"the best stepsize {found.best:.3g} is the {side} of the grid: extend stepsizes beyond it",
             EdgeWarning,
@@ -195,7 +202,15 @@ def _judge(found: Sweep, iterations: int) -> None:
 def _with_step(method: Recipe | Method, stepsize: float) -> Method:
     if isinstance(method, Method):
         return method.using(step=replace(method.step, stepsize=stepsize))
-    return method(stepsize)
+    name = getattr(method, "__name__", repr(method))
+    if not callable(method):
+        raise BadParameter("method", method, "is no method", "pass a recipe such as asgd.async_sgd, or a method")
+    named = "stepsize" in inspect.signature(method).parameters
+    try:
+        return method(stepsize=stepsize) if named else method(stepsize)  # type: ignore[call-arg]
+    except TypeError as error:
+        fix = f"pass a function of the stepsize: lambda stepsize: asgd.{name}(..., stepsize=stepsize)"
+        raise BadParameter("method", name, f"needs more than a stepsize ({error})", fix) from None
 
 
 def _stop(task: Task, target: float | None, metric: str, window: int, sustained: bool, iterations: int) -> Stop | None:
@@ -205,7 +220,7 @@ def _stop(task: Task, target: float | None, metric: str, window: int, sustained:
     if target is None:
         return None
     count("window", window)
-    if not (np.isfinite(target) and target > 0):
+    if isinstance(target, bool) or not isinstance(target, int | float) or not (np.isfinite(target) and target > 0):
         fix = f"{metric} never gets there: pass a positive target"
         raise BadParameter("target", target, "can't be reached", fix)
     if window > iterations:
@@ -223,6 +238,10 @@ def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) 
     return [columns] if fixed else [[column] for column in columns]
 
 
+Lanes = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Times of all iterations; per lane where it stopped, where it diverged, and its last metric."""
+
+
 def _run_lanes(
     task: Task,
     methods: list[Method],
@@ -234,18 +253,27 @@ def _run_lanes(
     stop: Stop | None,
     progress: Progress | None,
     threads: int | None,
-) -> tuple[Arrivals, replay.Result]:
+) -> Lanes:
     first, seed = methods[0], lanes[0][1]
     alike = all(_with_step(method, 1.0) == _with_step(first, 1.0) for method in methods)
-    if alike and replay.compiles(first, task) and schedule.compiles(first.dispatch):
-        arrivals = arrivals_of(durations, first, iterations, seed)
-        result = replay.replay_lanes(
-            arrivals, task, first,
-            stepsizes=[methods[row].step.stepsize for row, _ in lanes], seeds=[seed for _, seed in lanes],
-            every=every, wanted=(metric,), stop=stop, progress=progress, threads=threads,
-        )  # fmt: skip
-        return arrivals, result
-    return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
+    known = isinstance(durations, Trace) or schedule.compiles(first.dispatch)
+    if not (alike and known and replay.compiles(first, task)):
+        return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
+    arrivals = arrivals_of(durations, first, iterations, seed)
+    result = replay.replay_lanes(
+        arrivals,
+        task,
+        first,
+        stepsizes=[methods[row].step.stepsize for row, _ in lanes],
+        seeds=[seed for _, seed in lanes],
+        every=every,
+        wanted=(metric,),
+        stop=stop,
+        progress=progress,
+        threads=threads,
+        history=False,
+    )
+    return np.append(0.0, arrivals.time), result.stopped, result.diverged, result.final[metric]
 
 
 def _one_by_one(
@@ -258,28 +286,28 @@ def _one_by_one(
     metric: str,
     stop: Stop | None,
     progress: Progress | None,
-) -> tuple[Arrivals, replay.Result]:
+) -> Lanes:
     """What has no compiled form: one run after the other, to the end, and then the same verdict."""
-    records = iterations // every + 1
-    values = np.full((records, len(lanes)), np.nan)
-    stopped, diverged = np.full(len(lanes), -1), np.full(len(lanes), -1)
-    arrivals: Arrivals | None = None
+    stopped, diverged = np.full(len(lanes), -1, np.int64), np.full(len(lanes), -1, np.int64)
+    last, times = np.full(len(lanes), np.nan), np.zeros(1)
     for lane, (row, seed) in enumerate(lanes):
-        run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=every)
-        if run.diverged is not None:
-            diverged[lane] = run.diverged
-        seen = run.metrics[metric][:records]
-        values[: len(seen), lane] = seen
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)
+            run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=every)
+        seen = run.metrics[metric]
         stopped[lane] = first_reached(seen, stop) if stop else -1
-        if arrivals is None or len(run.trace.time) > len(arrivals):
-            arrivals = Arrivals.of(run.trace)
+        if stopped[lane] >= 0:
+            verdict = stopped[lane] + (stop.window - 1 if stop and stop.sustained else 0)
+            last[lane] = seen[verdict]
+        elif run.diverged is not None:
+            diverged[lane] = run.diverged
+        else:
+            last[lane] = seen[-1]
+        if len(run.trace.time) >= len(times):
+            times = np.append(0.0, run.trace.time)
         if progress is not None:
             progress(iterations)
-    assert arrivals is not None
-    iteration = np.arange(records) * every
-    return arrivals, replay.Result(
-        np.empty((0, len(lanes))), iteration, {metric: values}, stopped, diverged, iterations
-    )
+    return times, stopped, diverged, last
 
 
 def first_reached(values: NDArray[np.float64], stop: Stop) -> int:
@@ -307,6 +335,9 @@ class Comparison:
     target: float | None
     metric: str
 
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.runs)}: see .rows(), .runs, .sweeps>"
+
     def rows(self) -> list[dict[str, Any]]:
         """One row per method: step, iterations and seconds to the target, final metric, delays."""
         table = []
@@ -330,7 +361,7 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Recipe | Method] | Sequence[Method],
+    methods: Mapping[str, Recipe | Method] | Sequence[Recipe | Method],
     task: Task,
     durations: Durations | Trace,
     *,
@@ -360,7 +391,7 @@ def compare(
     if not methods:
         raise BadParameter("methods", methods, "is empty", "pass at least one method")
     if not isinstance(methods, Mapping):
-        names = [method.name for method in methods]
+        names = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
         methods = {
             name if names.count(name) == 1 else f"{name} {place}": method
             for place, (name, method) in enumerate(zip(names, methods, strict=True))

@@ -47,8 +47,8 @@ class Softmax(BuiltIn):
 
 
 def softmax(
-    features: ArrayLike,
-    labels: ArrayLike,
+    features: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
     classes: int | None = None,
     workers: int = 1,
     batch: int | None = None,
@@ -58,8 +58,10 @@ def softmax(
     seed: int = 0,
     bias: bool = True,
     test: tuple[ArrayLike, ArrayLike] | None = None,
+    m: int = 100,
+    dim: int = 20,
 ) -> Softmax:
-    """Multinomial logistic regression on given rows.
+    """Multinomial logistic regression on given rows, or on random ones with random labels.
 
     Args:
         features: One row per example.
@@ -73,7 +75,19 @@ def softmax(
         seed: Draws the split.
         bias: Whether a column of ones is added.
         test: (features, labels) on which "accuracy" is measured, instead of the rows learnt from.
+        m: Number of random rows, where none are given.
+        dim: Number of their features.
     """
+    if features is None or labels is None:
+        if features is not labels:
+            missing = "features" if features is None else "labels"
+            raise BadParameter(missing, None, "is missing", "give features and labels, or neither")
+        count("m", m)
+        count("dim", dim)
+        random = np.random.Generator(np.random.Philox(key=derive(seed)))
+        classes = 3 if classes is None else classes
+        count("classes", classes)
+        features, labels = random.standard_normal((m, dim)), random.integers(0, classes, m)
     a, wanted = table("features", features), _labels("labels", labels, features)
     classes = int(wanted.max()) + 1 if classes is None else classes
     count("classes", classes)

@@ -52,6 +52,8 @@ def write(trace: Trace, path: str | PathLike[str]) -> None:
     """Write Parquet, whole or not at all."""
     from pyarrow import parquet
 
+    if Path(path).suffix.lower() not in ("", ".parquet", ".pq"):
+        raise BadTraceFile(f"{path} would hold Parquet, whatever its name says; name it {Path(path).stem}.parquet")
     table = to_arrow(trace)
     with replacing(Path(path)) as file:
         parquet.write_table(table, file, compression="zstd", use_dictionary=REPEATING, column_encoding=COUNTING)
