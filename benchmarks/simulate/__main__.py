@@ -68,14 +68,12 @@ def loops(name, task, c_run, gradient, steps, rounds):
         c_run(x0.copy(), eta, SLOW, steps, norms)
 
     in_c()
-    ours = lanes(1).metrics["gradient_norm"][1:, 0]
     theirs = handwritten.numpy_loop(gradient, x0, eta, SLOW, few)
     assert np.allclose(norms[:few], theirs, rtol=1e-9), "the C loop computes something else"
     one = replay.replay_lanes(
         arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
     ).metrics["gradient_norm"][1:, 0]
     assert np.allclose(one[:few], norms[:few], rtol=1e-9), "ours computes something else"
-    del ours
     times = interleaved(
         rounds,
         c=in_c,

@@ -134,11 +134,12 @@ def replay_lanes(
     threads: int | None = None,
     progress: Progress | None = None,
     history: bool = True,
+    others: bool = False,
 ) -> Result:
     """Run the method along the arrivals once per (stepsize, seed) pair; lanes do not see each other.
 
     ``progress(k)`` is called when k more lane-iterations are done. Without ``history`` only the last metrics are kept,
-    and memory does not grow with the iterations.
+    and memory does not grow with the iterations. With ``others`` everything that the task evaluates is kept (one lane).
     """
     from asyncsgd.simulation import replay_kernel as kernel
 
@@ -156,7 +157,7 @@ def replay_lanes(
     start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
     # What the kernels do not measure, the task is asked for, between two calls.
     ours = type(task).evaluate.__module__.startswith("asyncsgd.")
-    more = [name for name in everything if name not in METRICS] if len(stepsizes) == 1 and history else []
+    more = [name for name in everything if name not in METRICS] if others and len(stepsizes) == 1 else []
     outside = own or not ours or bool(more)
     if outside:
         width = 1

@@ -138,7 +138,14 @@ def _compiled(
     progress: Progress | None,
 ) -> Run:
     result = replay.replay_lanes(
-        arrivals, task, method, stepsizes=[method.step.stepsize], seeds=[seed], every=every, progress=progress
+        arrivals,
+        task,
+        method,
+        stepsizes=[method.step.stepsize],
+        seeds=[seed],
+        every=every,
+        progress=progress,
+        others=True,
     )
     assert result.weighed is not None
     weighed, diverged = result.weighed, int(result.diverged[0])
