@@ -51,3 +51,14 @@ def test_masked_arrays_are_refused_and_memory_maps_taken(tmp_path):
 def test_adadelay_with_coordinates_finds_its_own_c():
     with pytest.raises(BadParameter, match=r"c = 2\.0 has no meaning"):
         asgd.adadelay(1.0, c=2.0, coordinates=True)
+
+
+def test_mifa_waits_for_everybody_who_is_there_and_not_for_a_number():
+    server = Server(np.zeros(1), asgd.mifa(1.0))
+    first = {command.job.worker: command.job.id for command in server.handle(asgd.Joined([0, 1, 2]))}
+    server.handle(asgd.Arrived(first[0], np.array([4.0])))
+    server.handle(asgd.Left(0))
+    server.handle(asgd.Arrived(first[1], np.array([2.0])))
+    assert server.version == 0  # two were heard and two are there, but worker 2 was never heard
+    server.handle(asgd.Arrived(first[2], np.array([3.0])))
+    assert server.x.tolist() == [-3.0]

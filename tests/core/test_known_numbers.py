@@ -355,7 +355,7 @@ def test_mifas_running_sum_stays_a_mean():
     for _ in range(10_000):
         worker, g = int(random.integers(20)), random.standard_normal(6)
         last[worker] = g.tolist()
-        move = memory.add(state, g, 0.5, 1.0, SimpleNamespace(worker=worker, workers=20))
+        move = memory.add(state, g, 0.5, 1.0, SimpleNamespace(worker=worker, workers=20, present=range(20)))
     direction, step = move
     assert len(last) == 20
     mean = [math.fsum(column) / 20 for column in zip(*last.values(), strict=True)]

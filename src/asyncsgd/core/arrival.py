@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from asyncsgd.core.events import Vector
@@ -34,6 +35,8 @@ class Arrival:
     """The model as it is now (read-only)."""
     point: Vector
     """The point this gradient was computed at (read-only)."""
+    present: Collection[int] | None = None
+    """Who is there, where that is known: a recorded trace tells only how many."""
 
     @property
     def drift(self) -> float:

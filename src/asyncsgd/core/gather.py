@@ -96,7 +96,7 @@ class Buffer(Gather):
 class Memory(Gather):
     """The last update G_i of every worker is kept; each arrival moves the model by η · mean_i G_i (MIFA).
 
-    Nothing moves until as many workers were heard as are present. The memory of a worker that left stays, as it
+    Nothing moves until everybody who is present was heard once. The memory of a worker that left stays, as it
     stands for data that are out of reach for a while. The sum is kept up to date by the difference, so an
     arrival costs O(d) and not O(n d).
     """
@@ -117,7 +117,8 @@ class Memory(Gather):
         else:
             total += g - known
             known[:] = g
-        state["started"] = state["started"] or len(last) >= arrival.workers
+        if not state["started"] and len(last) >= arrival.workers:
+            state["started"] = arrival.present is None or all(worker in last for worker in arrival.present)
         return (total, stepsize * weight / len(last)) if state["started"] else None
 
     def share(self, state: State, stepsize: float, weight: float) -> float:

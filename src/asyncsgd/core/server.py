@@ -149,6 +149,7 @@ class Server:
             workers=workers,
             x=self.x,
             point=self._update.points[slot],
+            present=self._queues.keys(),
         )
         weight = self._update.weigh(arrival)
         commands: list[Command] = []

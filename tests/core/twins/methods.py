@@ -257,7 +257,7 @@ class DelayedAverage(Twin):
 
 
 class MIFA(Twin):
-    """G_i = last update of worker i; x ← x - (η/n) Σ_i G_i, once as many were heard as are present."""
+    """G_i = last update of worker i; x ← x - (η/n) Σ_i G_i, once all who are present were heard."""
 
     def start(self):
         self.last = {}
@@ -269,7 +269,7 @@ class MIFA(Twin):
         for j in range(len(g)):
             self.total[j] = self.total[j] + (g[j] if old is None else g[j] - old[j])
         self.last[a.worker] = g
-        if len(self.last) >= a.n:
+        if all(worker in self.last for worker in self.present):
             self.started = True
         if not self.started:
             return 0.0
