@@ -20,6 +20,7 @@ from asyncsgd.simulation import durations as times
 from asyncsgd.simulation import replay
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.clock import play
+from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.simulation.single import arrivals_of
 from asyncsgd.trace import Recorder
 
@@ -73,7 +74,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     arrivals = arrivals_of(durations, method, iterations, seed)
     assert replay.compiles(method, task)
     alone = replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[seed], every=5)
-    update, weighed, used, diverged = replay.replay_core(arrivals, task, method, seed=seed)
+    update, weighed, used, diverged = replay_core(arrivals, task, method, seed=seed)
     assert diverged is None
     assert np.array_equal(alone.x[:, 0], update.output)
     assert np.array_equal(alone.x[:, 0], through_server(task, method, durations, iterations, seed))

@@ -8,8 +8,9 @@
 """
 
 from asyncsgd.simulation import durations
+from asyncsgd.simulation.compare import Comparison, compare
 from asyncsgd.simulation.single import DivergenceWarning, Run, simulate
-from asyncsgd.simulation.sweep import Comparison, EdgeWarning, Sweep, TargetNotReached, compare, grid, sweep
+from asyncsgd.simulation.sweep import EdgeWarning, Sweep, TargetNotReached, grid, sweep
 
 __all__ = [
     "Comparison",

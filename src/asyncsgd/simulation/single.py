@@ -19,6 +19,7 @@ from asyncsgd.simulation import replay, schedule
 from asyncsgd.simulation.arrivals import Arrivals, to_trace
 from asyncsgd.simulation.clock import play
 from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.simulation.replay import Progress
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
@@ -196,7 +197,7 @@ def _through_core(
     def after(t: int, update: Update) -> bool:
         return table.take(t, update.output)
 
-    update, weighed, steps, broken = replay.replay_core(arrivals, task, method, seed=seed, after=after)
+    update, weighed, steps, broken = replay_core(arrivals, task, method, seed=seed, after=after)
     diverged = table.diverged if broken is None else broken
     if diverged is not None:
         arrivals = arrivals.first(diverged)

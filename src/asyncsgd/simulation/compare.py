@@ -1,0 +1,109 @@
+"""Methods side by side on the same clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.method import Method
+from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.replay import Progress
+from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.sweep import Recipe, Sweep, sweep, with_step
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods on the same durations: their best runs, in the order given."""
+
+    runs: dict[str, Run]
+    sweeps: dict[str, Sweep]
+    target: float | None
+    metric: str
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.runs)}: see .rows(), .runs, .sweeps>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per method: step, iterations and seconds to the target, final metric, delays."""
+        table = []
+        for name, run in self.runs.items():
+            found = self.sweeps.get(name)
+            last = run.metrics[self.metric][-1] if run.diverged is None else None
+            table.append(
+                {
+                    "method": name,
+                    "stepsize": run.method.step.stepsize,
+                    "iterations_to_target": found.best_iterations if found and self.target is not None else None,
+                    "seconds_to_target": found.best_time if found and self.target is not None else None,
+                    self.metric: None if last is None else float(last),
+                    "diverged": run.diverged,
+                    "seconds": float(run.metrics["time"][-1]),
+                    "average_delay": run.trace.delays.average,
+                    "maximum_delay": run.trace.delays.maximum,
+                }
+            )
+        return table
+
+
+def compare(
+    methods: Mapping[str, Recipe | Method] | Sequence[Recipe | Method],
+    task: Task,
+    durations: Durations | Trace,
+    *,
+    iterations: int | None = None,
+    stepsizes: Sequence[float] | NDArray[np.float64] | None = None,
+    seeds: Sequence[int] = (0,),
+    target: float | None = None,
+    metric: str = "gradient_norm",
+    window: int = 30,
+    sustained: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Methods side by side on the same durations, each at its own best step size if a grid is given.
+
+    >>> from asyncsgd import tasks, methods as m
+    >>> from asyncsgd.simulation import durations
+    >>> both = compare(
+    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
+    ...     tasks.quadratic(workers=4),
+    ...     durations.fixed([1, 1, 1, 10]),
+    ...     iterations=1000,
+    ...     target=1e-6,
+    ... )
+    >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
+    {'minibatch_sgd': 311.0, 'async_sgd': 82.0}
+    """
+    if not methods:
+        raise BadParameter("methods", methods, "is empty", "pass at least one method")
+    if not isinstance(methods, Mapping):
+        names = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
+        methods = {
+            name if names.count(name) == 1 else f"{name} {place}": method
+            for place, (name, method) in enumerate(zip(names, methods, strict=True))
+        }
+    runs: dict[str, Run] = {}
+    sweeps: dict[str, Sweep] = {}
+    for name, method in methods.items():
+        if stepsizes is None and not isinstance(method, Method):
+            raise BadParameter(
+                "methods", name, "is a recipe without a step", "pass stepsizes=..., or a finished method"
+            )
+        if stepsizes is not None or target is not None:
+            steps = [method.step.stepsize] if stepsizes is None and isinstance(method, Method) else stepsizes
+            assert steps is not None
+            sweeps[name] = sweep(
+                task, method, durations, stepsizes=steps, seeds=seeds, iterations=iterations, target=target,
+                metric=metric, window=window, sustained=sustained, progress=progress,
+            )  # fmt: skip
+            method = with_step(method, sweeps[name].best)
+        assert isinstance(method, Method)
+        runs[name] = simulate(task, method, durations, iterations=iterations, seed=seeds[0])
+    return Comparison(runs, sweeps, target, metric)
