@@ -44,7 +44,7 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import tasks, trace
+    from asyncsgd import tasks, theory, trace
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,
@@ -111,6 +111,7 @@ __all__ = [
     "staleness_aware",
     "sweep",
     "tasks",
+    "theory",
     "trace",
 ]
 
@@ -119,6 +120,7 @@ _SIMULATION = "asyncsgd.simulation"
 _LATER = {
     "Trace": "asyncsgd.trace",
     "tasks": "asyncsgd.tasks",
+    "theory": "asyncsgd.theory",
     "trace": "asyncsgd.trace",
     **dict.fromkeys(
         ("Comparison", "DivergenceWarning", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION

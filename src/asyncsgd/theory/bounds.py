@@ -1,0 +1,226 @@
+"""The five bounds of Koloskova, Stich and Jaggi (2022) with explicit constants.
+
+Each is A / (η N(T)) + B η + C η² on the (weighted) mean of E‖∇f(x_t)‖², for every step η up to a largest one. What
+differs from the paper's text is said at each function; the derivations are its own, with the slips mended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.check import count, nonnegative, positive
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.trace import Delays
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A / (η · share · (T + extra)) + B η + C η² for η <= max_step."""
+
+    theorem: str
+    start: float
+    """A: grows with r0 = f(x_0) - f*."""
+    linear: float
+    """B: noise, and heterogeneity where workers are sampled."""
+    square: float
+    """C: what the delays add."""
+    max_step: float
+    share: float = 1.0
+    extra: float = 1.0
+
+    def at(self, iterations: int, stepsize: float) -> float:
+        """The bound after so many iterations with this step; refused where the theorem does not hold."""
+        count("iterations", iterations)
+        positive("stepsize", stepsize)
+        if stepsize > self.max_step * (1 + 1e-12):
+            fix = f"pass at most {self.max_step:.4g}"
+            raise BadParameter("stepsize", stepsize, f"is too large for {self.theorem}", fix)
+        weight = self.share * (iterations + self.extra)
+        return self.start / (stepsize * weight) + self.linear * stepsize + self.square * stepsize**2
+
+    def best_step(self, iterations: int) -> float:
+        """The step with the smallest bound after so many iterations."""
+        count("iterations", iterations)
+        pull = self.start / (self.share * (iterations + self.extra))
+        low, high = 0.0, self.max_step
+        if self.linear + 2 * self.square * high <= pull / high**2:
+            return high
+        for _ in range(200):  # the slope -pull/η² + B + 2Cη grows with η: halve the interval
+            middle = (low + high) / 2
+            if self.linear + 2 * self.square * middle <= pull / middle**2:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def iterations(self, epsilon: float) -> tuple[int, float]:
+        """(iterations, step) after which the bound is at most ε: the fewest, at their best step."""
+        positive("epsilon", epsilon)
+        reached = 1
+        while self.at(reached, self.best_step(reached)) > epsilon:
+            reached *= 2
+            if reached > 1 << 62:
+                raise BadParameter("epsilon", epsilon, "is out of reach", "pass a larger one")
+        low = reached // 2
+        while reached - low > 1:
+            middle = (low + reached) // 2
+            if self.at(middle, self.best_step(middle)) <= epsilon:
+                reached = middle
+            else:
+                low = middle
+        return reached, self.best_step(reached)
+
+
+def theorem1(delays: Delays | tuple[float, float], *, smoothness: float, gap: float, noise_variance: float) -> Bound:
+    """Constant steps, homogeneous data: 2r0/(η(T+1)) + 4Lησ² for η <= 1/(2L max(1, √(τ_C τ_max))).
+
+    Args:
+        delays: ``trace.delays`` of a run, or (τ_C, τ_max).
+        smoothness: L.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ².
+
+    >>> bound = theorem1((8, 70), smoothness=2.0, gap=1.0, noise_variance=0.0)
+    >>> bound.best_step(1000) == bound.max_step
+    True
+    """
+    concurrency, longest = _delays(delays)
+    _constants(smoothness, gap, noise_variance)
+    return Bound(
+        "Theorem 1",
+        start=2 * gap,
+        linear=4 * smoothness * noise_variance,
+        square=0.0,
+        max_step=1 / (2 * smoothness * max(1.0, math.sqrt(concurrency * longest))),
+    )
+
+
+def theorem1_bounded(
+    concurrency: float, *, smoothness: float, gap: float, noise_variance: float, gradient_bound: float
+) -> Bound:
+    """Constant steps and ‖∇f‖ <= G: 4r0/(ηW_T) + 4Lησ² + 2L²τ_C²η²G² for η <= 1/(2Lτ_C).
+
+    The weight of x_t is the number of jobs assigned at it; W_T = T + τ_C with a constant concurrency, which is assumed.
+    """
+    positive("concurrency", concurrency)
+    _constants(smoothness, gap, noise_variance)
+    nonnegative("gradient_bound", gradient_bound)
+    return Bound(
+        "Theorem 1 with bounded gradients",
+        start=4 * gap,
+        linear=4 * smoothness * noise_variance,
+        square=2 * (smoothness * concurrency * gradient_bound) ** 2,
+        max_step=1 / (2 * smoothness * concurrency),
+        extra=float(concurrency),
+    )
+
+
+def theorem2(
+    concurrency: float,
+    *,
+    smoothness: float,
+    gap: float,
+    noise_variance: float,
+    weights: Sequence[float] | Floats | None = None,
+) -> Bound:
+    """Delay-adaptive steps η_t = η w_t: (2r0 + 4Lσ²Ση_t²)/Ση_t for η <= 1/(4Lτ_C).
+
+    The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C). ``weights`` are the w_t of a run,
+    ``trace.step / η``; without them they are taken as min(1, τ_C/τ_t) in the worst case, where Σ w_t >= T/4.
+    """
+    positive("concurrency", concurrency)
+    _constants(smoothness, gap, noise_variance)
+    share, noisy = 0.25, 1.0
+    if weights is not None:
+        w = np.asarray(weights, dtype=float)
+        if w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
+            raise BadParameter("weights", weights, "are no weights of steps", "pass numbers in [0, 1], not all 0")
+        share, noisy = float(w.mean()), float((w * w).sum() / w.sum())
+    return Bound(
+        "Theorem 2",
+        start=2 * gap,
+        linear=4 * smoothness * noise_variance * noisy,
+        square=0.0,
+        max_step=1 / (4 * smoothness * concurrency),
+        share=share,
+        extra=0.0,
+    )
+
+
+def theorem3(
+    delays: Delays | tuple[float, float],
+    *,
+    smoothness: float,
+    gap: float,
+    noise_variance: float,
+    heterogeneity: Sequence[float] | Floats,
+    worker_delays: Sequence[float] | Floats | None = None,
+) -> Bound:
+    """Algorithm 2: 8r0/(η(T+1)) + 6Lησ² + 8Lηζ² + 8L²η²τ_C (1/n)Σζ_i²(τ^i_avg+1).
+
+    For η <= 1/(4L max(1, √(τ_C τ_max))). ``heterogeneity`` holds ζ_i², one per worker; ``worker_delays`` the τ^i_avg,
+    taken from ``trace.delays`` if that is given.
+    """
+    concurrency, longest = _delays(delays)
+    _constants(smoothness, gap, noise_variance)
+    zeta = np.asarray(heterogeneity, dtype=float)
+    if worker_delays is None:
+        if not isinstance(delays, Delays):
+            raise BadParameter("worker_delays", None, "are missing", "pass τ^i_avg per worker, or a trace's delays")
+        worker_delays = [delays.per_worker.get(worker, 0.0) for worker in range(len(zeta))]
+    mean_delay = np.asarray(worker_delays, dtype=float)
+    if zeta.shape != mean_delay.shape or zeta.ndim != 1 or zeta.size == 0:
+        fix = "give one ζ_i² and one mean delay per worker"
+        raise BadParameter("heterogeneity", f"{zeta.size} values", f"do not fit {mean_delay.size} delays", fix)
+    return Bound(
+        "Theorem 3",
+        start=8 * gap,
+        linear=6 * smoothness * noise_variance + 8 * smoothness * float(zeta.mean()),
+        square=8 * smoothness**2 * concurrency * float((zeta * (mean_delay + 1)).mean()),
+        max_step=1 / (4 * smoothness * max(1.0, math.sqrt(concurrency * longest))),
+    )
+
+
+def theorem3_bounded(
+    concurrency: float,
+    *,
+    smoothness: float,
+    gap: float,
+    noise_variance: float,
+    heterogeneity: Sequence[float] | Floats,
+    gradient_bound: float,
+) -> Bound:
+    """Algorithm 2 with ‖∇f_i‖ <= G: 4r0/(η(T+1)) + 3Lησ² + 4Lηζ² + 2L²η²τ_C²G² for η <= 1/(4Lτ_C)."""
+    positive("concurrency", concurrency)
+    _constants(smoothness, gap, noise_variance)
+    nonnegative("gradient_bound", gradient_bound)
+    zeta = float(np.mean(np.asarray(heterogeneity, dtype=float)))
+    return Bound(
+        "Theorem 3 with bounded gradients",
+        start=4 * gap,
+        linear=3 * smoothness * noise_variance + 4 * smoothness * zeta,
+        square=2 * (smoothness * concurrency * gradient_bound) ** 2,
+        max_step=1 / (4 * smoothness * concurrency),
+    )
+
+
+def _delays(delays: Delays | tuple[float, float]) -> tuple[float, float]:
+    if isinstance(delays, Delays):
+        return float(delays.concurrency), float(delays.maximum)
+    concurrency, longest = delays
+    positive("concurrency", concurrency)
+    nonnegative("maximum delay", longest)
+    return float(concurrency), float(longest)
+
+
+def _constants(smoothness: float, gap: float, noise_variance: float) -> None:
+    positive("smoothness", smoothness)
+    positive("gap", gap)
+    nonnegative("noise_variance", noise_variance)

@@ -1,0 +1,99 @@
+"""Formulas against plain arithmetic, best steps against a fine grid, and bounds against measured runs."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.theory import Bound, theorem1, theorem1_bounded, theorem2, theorem3, theorem3_bounded
+
+L, R0, S2, G, C, TMAX = 3.0, 0.7, 0.4, 1.3, 8, 50
+ZETA, OWN = np.array([0.1, 0.5, 0.9]), np.array([2.0, 7.0, 30.0])
+KNOWN = {"smoothness": L, "gap": R0, "noise_variance": S2}
+T, ETA = 1000, 1e-3
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "largest"),
+    [
+        (theorem1((C, TMAX), **KNOWN), 2 * R0 / (ETA * (T + 1)) + 4 * L * ETA * S2, 1 / (2 * L * math.sqrt(C * TMAX))),
+        (
+            theorem1_bounded(C, **KNOWN, gradient_bound=G),
+            4 * R0 / (ETA * (T + C)) + 4 * L * ETA * S2 + 2 * L**2 * C**2 * ETA**2 * G**2,
+            1 / (2 * L * C),
+        ),
+        (
+            theorem2(C, **KNOWN, weights=[1.0, 0.5]),
+            (2 * R0 + 4 * L * S2 * ETA**2 * (1 + 0.25) * T / 2) / (ETA * 1.5 * T / 2),
+            1 / (4 * L * C),
+        ),
+        (
+            theorem3((C, TMAX), **KNOWN, heterogeneity=ZETA, worker_delays=OWN),
+            8 * R0 / (ETA * (T + 1))
+            + 6 * L * ETA * S2
+            + 8 * L * ETA * 0.5
+            + 8 * L**2 * ETA**2 * C * (0.1 * 3 + 0.5 * 8 + 0.9 * 31) / 3,
+            1 / (4 * L * math.sqrt(C * TMAX)),
+        ),
+        (
+            theorem3_bounded(C, **KNOWN, heterogeneity=ZETA, gradient_bound=G),
+            4 * R0 / (ETA * (T + 1)) + 3 * L * ETA * S2 + 4 * L * ETA * 0.5 + 2 * L**2 * ETA**2 * C**2 * G**2,
+            1 / (4 * L * C),
+        ),
+    ],
+    ids=lambda value: value.theorem if isinstance(value, Bound) else "",
+)
+def test_the_formulas(bound, value, largest):
+    assert bound.at(T, ETA) == pytest.approx(value, rel=1e-12)
+    assert bound.max_step == pytest.approx(largest, rel=1e-12)
+    with pytest.raises(BadParameter, match="too large for Theorem"):
+        bound.at(T, 1.01 * largest)
+
+
+numbers = st.floats(1e-3, 1e3)
+
+
+@given(numbers, st.just(0.0) | numbers, st.just(0.0) | numbers, st.floats(1e-3, 10), st.integers(1, 10**6))
+def test_the_best_step_is_best(start, linear, square, largest, iterations):
+    bound = Bound("any", start, linear, square, largest)
+    best = bound.at(iterations, bound.best_step(iterations))
+    for step in largest * np.geomspace(1e-6, 1, 400):
+        assert best <= bound.at(iterations, step) * (1 + 1e-9)
+
+
+@given(numbers, st.just(0.0) | numbers, st.just(0.0) | numbers, st.floats(0.01, 10))
+def test_the_iterations_are_the_fewest(start, linear, square, epsilon):
+    bound = Bound("any", start, linear, square, max_step=0.5)
+    reached, step = bound.iterations(epsilon)
+    assert bound.at(reached, step) <= epsilon
+    if reached > 1:
+        assert bound.at(reached - 1, bound.best_step(reached - 1)) > epsilon
+
+
+def test_measured_runs_stay_below_theorem_1():
+    task = asgd.tasks.quadratic(dim=10, workers=3, noise=0.5)
+    speeds = asgd.durations.fixed([1.0, 1.0, 9.0])
+    delays = asgd.simulate(task, asgd.async_sgd(0.01), speeds, iterations=2000).trace.delays
+    gap = task.evaluate(task.initial())["loss"]
+    bound = theorem1(delays, smoothness=task.smoothness, gap=gap, noise_variance=task.noise_variance)
+    for step in (bound.max_step, bound.max_step / 10):
+        runs = [
+            asgd.simulate(task, asgd.async_sgd(step), speeds, iterations=2000, every=1, seed=seed) for seed in range(5)
+        ]
+        measured = np.mean([(run.metrics["gradient_norm"] ** 2).mean() for run in runs])
+        assert measured <= bound.at(2000, step)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(BadParameter, match="smoothness = 0"):
+        theorem1((2, 2), smoothness=0, gap=1, noise_variance=0)
+    with pytest.raises(BadParameter, match="worker_delays"):
+        theorem3((2, 2), **KNOWN, heterogeneity=[1.0])
+    with pytest.raises(BadParameter, match="heterogeneity"):
+        theorem3((2, 2), **KNOWN, heterogeneity=[1.0], worker_delays=[1.0, 2.0])
+    with pytest.raises(BadParameter, match="weights"):
+        theorem2(2, **KNOWN, weights=[0.0])
