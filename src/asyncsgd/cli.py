@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 import sys
 import warnings
 from collections.abc import Iterator
@@ -147,6 +148,8 @@ def _naming(config: Path) -> Iterator[None]:
         yield
     except UsageError as error:
         raise UsageError(f"{config}: {error}") from error
+    except (MemoryError, OverflowError) as error:
+        raise UsageError(f"{config}: too large for this machine ({error}); ask for fewer iterations or runs") from error
 
 
 class _progress:
@@ -172,7 +175,7 @@ class _progress:
 
 def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     if as_json:
-        finite = [{key: None if value != value else value for key, value in row.items()} for row in rows]
+        finite = [{key: value if _is_plain(value) else None for key, value in row.items()} for row in rows]
         typer.echo(jsonlib.dumps(finite, indent=2, allow_nan=False))
         return
     from rich import box
@@ -187,6 +190,11 @@ def _show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     for row in rows:
         table.add_row(*(_cell(row[key]) for key in shown))
     Console().print(table)
+
+
+def _is_plain(value: Any) -> bool:
+    """JSON knows neither NaN nor infinity."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _cell(value: Any) -> str:

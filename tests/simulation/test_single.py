@@ -105,6 +105,16 @@ def bad_task(**parts):
         ({"task": bad_task(update=lambda *_: [0.0, 0.0])}, asgd.errors.WrongType, "is a list"),
         ({"task": bad_task(update=lambda *_: np.zeros(1))}, asgd.errors.WrongLength, "length 1"),
         ({"task": bad_task(update=lambda *_: np.zeros(2, np.float32))}, asgd.errors.WrongDtype, "float32"),
+        ({"task": bad_task(evaluate=lambda *_: None)}, asgd.errors.BadParameter, "task.evaluate.*is a NoneType"),
+        ({"task": bad_task(evaluate=lambda *_: {"loss": "a"})}, asgd.errors.BadParameter, "loss.*is no number"),
+        (
+            {
+                "task": bad_task(update=lambda *_: np.zeros(3)),
+                "method": asgd.local_sgd(0.1, steps=2, local_stepsize=0.1),
+            },
+            asgd.errors.WrongLength,
+            "a gradient has length 3",
+        ),
         ({"seed": "a"}, asgd.errors.BadParameter, "seed = 'a' is no integer"),
         ({"iterations": None}, asgd.errors.BadParameter, "iterations = None is missing"),
         ({"iterations": 1e3}, asgd.errors.BadParameter, "iterations = 1000.0"),
@@ -121,6 +131,33 @@ def test_an_unsound_trace_is_refused_before_anything_runs():
     unsound = asgd.Trace.from_history([0, 1, 0], [0, 0, 500_000], [0, 1, 2])
     with pytest.raises(asgd.errors.TraceError):
         asgd.simulate(TASK, asgd.async_sgd(0.1), unsound)
+
+
+def test_a_worker_below_zero_is_refused():
+    recorded = asgd.simulate(TASK, asgd.async_sgd(0.1), SPEEDS, iterations=30).trace
+    columns = {name: getattr(recorded.jobs, name).copy() for name in recorded.jobs.__dataclass_fields__}
+    columns["worker"][7] = -5
+    broken = asgd.Trace(type(recorded.jobs)(**columns), recorded.metadata, recorded.final_concurrency)
+    with pytest.raises(asgd.errors.TraceError, match="worker -5"):
+        asgd.simulate(TASK, asgd.async_sgd(0.1), broken)
+
+
+@pytest.mark.parametrize("task", [TASK, Wrapped(TASK)], ids=["compiled", "core"])
+def test_the_last_measurement_is_judged_too(task):
+    with pytest.warns(asgd.DivergenceWarning):
+        run = asgd.simulate(task, asgd.async_sgd(50.0), SPEEDS, iterations=60, every=1000)
+    assert run.diverged == 60
+
+
+def test_a_sweep_measures_the_end_on_both_paths():
+    task = asgd.tasks.quadratic(workers=2, noise=0.2)
+    options = {"stepsizes": [0.002, 0.01, 0.2], "iterations": 301}
+    compiled, plain = (asgd.sweep(t, asgd.async_sgd, SPEEDS, **options) for t in (task, Wrapped(task)))
+    assert np.array_equal(compiled.final, plain.final)
+    assert (
+        compiled.final[1, 0]
+        == asgd.simulate(task, asgd.async_sgd(0.01), SPEEDS, iterations=301).metrics["gradient_norm"][-1]
+    )
 
 
 def test_the_demo_shows_that_waiting_costs():

@@ -27,10 +27,10 @@ from asyncsgd.core.events import (
     Outcome,
     Vector,
 )
+from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Update
-from asyncsgd.core.vectors import is_finite
 
 JOB = 0x10B  # keeps the seeds of jobs apart from the draws of dispatch and noise
 
@@ -338,36 +338,6 @@ class Server:
 def _is_id(value: Any) -> bool:
     """True and 0.0 would find job 1 and job 0."""
     return type(value) is int or isinstance(value, np.integer)
-
-
-def check_model(x: Vector) -> None:
-    """Refuse what is no flat model of finite numbers."""
-    if not isinstance(x, np.ndarray) or x.ndim != 1 or x.size == 0 or x.dtype not in (np.float32, np.float64):
-        shown = f"shape {x.shape}, {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
-        fix = "pass a one-dimensional NumPy array of float32 or float64"
-        raise errors.BadParameter("x", shown, "is not a flat model", fix)
-    if not is_finite(x):
-        raise errors.BadParameter("x", "NaN or infinity", "is no starting point", "initialise the model with numbers")
-
-
-def check_update(g: Vector, x: Vector, worker: int, job: int) -> None:
-    """Refuse an update that does not fit the model x, or that is not finite."""
-    ordinary = type(g) is np.ndarray or (isinstance(g, np.ndarray) and not isinstance(g, np.ma.MaskedArray))
-    if ordinary and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
-        return
-    who = f"worker {worker}, job {job}: the update"
-    if not ordinary or g.ndim != 1:
-        kind = f"an array of shape {g.shape}" if ordinary else f"a {type(g).__name__}"
-        raise errors.WrongType(f"{who} is {kind}; send a one-dimensional NumPy array like the point")
-    if g.shape != x.shape:
-        raise errors.WrongLength(f"{who} has length {g.shape[0]}; the model has {x.shape[0]}: send one like it")
-    if g.dtype != x.dtype:
-        raise errors.WrongDtype(f"{who} is {g.dtype}; the model is {x.dtype}: convert it before sending")
-    place = int(np.flatnonzero(~np.isfinite(g))[0])
-    raise errors.NotFinite(
-        f"{who} holds {g[place]} at position {place}; end the job with Lost({job}, Outcome.REJECTED), and try a "
-        "smaller step if it recurs"
-    )
 
 
 def _some(workers: tuple[int, ...]) -> str:

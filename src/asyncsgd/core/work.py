@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.events import Vector
+from asyncsgd.core.fit import check_update
 from asyncsgd.core.random import derive
 
 
@@ -43,6 +44,7 @@ class LocalSteps:
         y = x.copy()
         for q in range(self.steps):
             g = gradient(y, worker, derive(seed, q))
+            check_update(g, x, worker, None)
             if self.proximal:
                 g = g + self.proximal * (y - x)
             y -= self.stepsize * g

@@ -165,12 +165,17 @@ def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
     ]
     if missing:
         raise BadConfig(f"the key {where}.{missing[0]} is missing; add it")
+    for key, value in arguments.items():
+        if parameters[key].annotation in (bool, "bool") and not isinstance(value, bool):
+            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong kind; write true or false")
+        if isinstance(value, int) and abs(value) >= 1 << 62:
+            raise BadConfig(f"{where}.{key} = {value} is too large; write a smaller number")
     try:
         return function(**arguments)
     except BadParameter as error:
         raise BadConfig(f"{where}.{error}") from None
-    except (TypeError, AttributeError) as error:
-        raise BadConfig(f"[{where}] does not fit {function.__name__}: {error}") from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
+        raise BadConfig(f"[{where}] does not fit {function.__name__}: {error}; mend its values") from None
 
 
 def _table(table: Any, where: str) -> Mapping[str, Any]:
@@ -184,6 +189,8 @@ def _typed(given: Any, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     _known(given, kinds, where)
     for key, value in given.items():
         fits = isinstance(value, kinds[key]) and (kinds[key] is bool or not isinstance(value, bool))
+        if isinstance(value, int) and abs(value) >= 1 << 62:
+            raise BadConfig(f"{where}.{key} = {value} is too large; write a smaller number")
         if not fits:
             names = kinds[key] if isinstance(kinds[key], tuple) else (kinds[key],)
             words = " or ".join(WORDS[kind] for kind in names)

@@ -8,9 +8,10 @@ import numpy as np
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import NotFinite
+from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
-from asyncsgd.core.server import JOB, check_model, check_update
+from asyncsgd.core.server import JOB
 from asyncsgd.core.update import Update
 from asyncsgd.simulation.arrivals import Arrivals, Floats, Weighed
 from asyncsgd.tasks.base import Task
@@ -60,8 +61,8 @@ def replay_core(
             x=update.points.current,
             point=point,
         )
-        g = method.work.compute(task.update, point, worker, output(seeds, job))
         try:
+            g = method.work.compute(task.update, point, worker, output(seeds, job))
             check_update(g, update.points.current, worker, job)
         except NotFinite:
             ended = t

@@ -149,7 +149,7 @@ def replay_lanes(
     data = task.compiled[1] if own else task.lowered
     stochastic = own or not task.deterministic
     total, rule, x0 = len(arrivals), _rule(method), task.initial()
-    records = total // every + 1
+    records = -(-total // every) + 1  # the start, every so many, and the end
     everything = task.evaluate(x0)
     start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
     # What the kernels do not measure, the task is asked for, between two calls.
@@ -192,10 +192,11 @@ def replay_lanes(
         while t < total:
             goal, finished = min(t + (every if outside else chunk), total), False
             reached = advance(data, stochastic, not outside, path, rule, watch, lanes, t, goal, (0,) * width)
-            if outside and reached % every == 0:
+            if outside:
                 found = task.evaluate(lanes.x[:, 0].copy())
-                rows.append(found)
-                record = reached // every
+                if more:
+                    rows.append(found)
+                record = -(-reached // every)
                 lanes.metrics[record % len(lanes.metrics), :, 0] = [float(found[name]) for name in taken]
                 finished = kernel.judge(lanes, watch, reached, record, (0,))
             if progress is not None:
@@ -205,7 +206,7 @@ def replay_lanes(
                 break
         if progress is not None:
             progress((total - t) * len(members))
-        last = lanes.metrics[(t // every) % len(lanes.metrics)]
+        last = lanes.metrics[-(-t // every) % len(lanes.metrics)]
         for column, lane in enumerate(members):
             ended = lanes.ended[column]
             x[:, lane] = lanes.x[:, column] if ended < 0 else lanes.final[:, column]
@@ -228,12 +229,12 @@ def replay_lanes(
     metrics = {name: _side_by_side(values[:, :, k], count) for k, name in enumerate(taken)} if history else {}
     for lane in range(count):
         # From divergence on there are no numbers, nor after the lane has had enough.
-        known = furthest[lane] // every + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
+        known = -(-furthest[lane] // every) + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
         for table in metrics.values():
             table[known:, lane] = np.nan
     return Result(
         x=x,
-        iteration=np.arange(records, dtype=np.int64) * every,
+        iteration=np.minimum(np.arange(records, dtype=np.int64) * every, total),
         metrics=metrics,
         stopped=stopped,
         diverged=diverged,

@@ -295,9 +295,9 @@ def advance(
                 _clip(lanes, rule.clip, width)
             _use(lanes, rule, weight, path.flush[t], keep, width)
         due -= 1
-        if measured and due == 0:
+        if measured and (due == 0 or t + 1 == path.job.shape[0]):  # the end is always measured
             due = watch.every
-            record = (t + 1) // watch.every
+            record = (t + watch.every) // watch.every
             row = record % lanes.metrics.shape[0]
             values = pointer(lanes.metrics, row * lanes.metrics.shape[1] * w)
             if watch.column[LOSS] >= 0:

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count
-from asyncsgd.core.errors import BadParameter, NotFinite
+from asyncsgd.core.errors import BadParameter, NotFinite, TraceError
 from asyncsgd.core.events import Job, Vector
+from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
-from asyncsgd.core.server import Server, check_model
+from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
 from asyncsgd.simulation import replay, schedule
 from asyncsgd.simulation.arrivals import Arrivals, to_trace
@@ -22,6 +23,7 @@ from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.simulation.replay import Progress
 from asyncsgd.tasks.base import Task, is_heterogeneous
+from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.trace import Recorder, Trace
 
 TASK = ("initial", "update", "evaluate")
@@ -100,9 +102,14 @@ def check_request(
         raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
-    check_model(task.initial())
+    start = task.initial()
+    check_model(start)
+    if not isinstance(task, BuiltIn):
+        _check_metrics(task.evaluate(start))
     if isinstance(durations, Trace):
         durations.check()
+        if durations.jobs.worker.min(initial=0) < 0:
+            raise TraceError(f"worker {durations.jobs.worker.min()} cannot be replayed; number the workers from 0")
         known = durations.iterations
         if iterations is not None and iterations > known:
             fix = f"pass at most {known}, or durations instead of a trace"
@@ -120,6 +127,15 @@ def check_request(
         raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
     method.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
     return iterations
+
+
+def _check_metrics(values: Any) -> None:
+    if not isinstance(values, dict):
+        fix = 'return a dict such as {"loss": 0.5}'
+        raise BadParameter("task.evaluate", values, f"is a {type(values).__name__}", fix)
+    for name, value in values.items():
+        if not isinstance(value, int | float | np.number):
+            raise BadParameter(f"task.evaluate: {name}", value, "is no number", "return numbers only")
 
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
@@ -156,10 +172,6 @@ def _compiled(
         arrivals, weighed = arrivals.first(diverged), weighed.first(diverged)
         iteration = iteration[iteration < diverged]
     columns = {name: values[: len(iteration)] for name, values in columns.items()}
-    if diverged < 0 and iteration[-1] != len(arrivals):  # the end is always measured
-        last = task.evaluate(result.x[:, 0])
-        iteration = np.append(iteration, len(arrivals))
-        columns = {name: np.append(values, last[name]) for name, values in columns.items()}
     trace = to_trace(arrivals, weighed, replay.share(method, weighed.weight), metadata)
     trace.check(early=_early(arrivals, method))
     metrics = _with_time(iteration, arrivals, columns)

@@ -177,15 +177,17 @@ def sweep(
 
 
 def _judge(found: Sweep, iterations: int) -> None:
-    if found.diverged.all():
-        raise TargetNotReached("every stepsize diverged; pass smaller stepsizes", found)
+    if found.diverged.any(axis=1).all() and not np.isfinite(found.scores).any():
+        every = "every stepsize diverged" if found.diverged.all() else "every stepsize diverged with some seed"
+        raise TargetNotReached(f"{every}; pass smaller stepsizes", found)
     if found.target is not None and not np.isfinite(found.scores).any():
         row, column = np.unravel_index(np.nanargmin(found.final), found.final.shape)
         some = int(np.isfinite(found.iterations).sum())
-        which = f"with every seed ({some} of {found.iterations.size} runs reached it)" if some else "by any stepsize"
+        closest = f"{found.metric} {found.final[row, column]:.3g} at stepsize {found.stepsizes[row]:.3g}"
+        which = "by any stepsize" if not some else "by any stepsize with every seed"
+        seen = f"closest: {closest}" if not some else f"{some} of {found.iterations.size} runs reached it"
         raise TargetNotReached(
-            f"target = {found.target:g} was not reached {which} within {iterations} iterations (closest: "
-            f"{found.metric} {found.final[row, column]:.3g} at stepsize {found.stepsizes[row]:.3g}); "
+            f"target = {found.target:g} was not reached {which} within {iterations} iterations ({seen}); "
             "pass a larger target, more iterations or other stepsizes",
             found,
         )
