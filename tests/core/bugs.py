@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncsgd.core import server as module
+from asyncsgd.core import fit
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
 from asyncsgd.core.events import Arrived, Command, Ended, Event, Job, Outcome, Vector
@@ -221,7 +221,7 @@ def buffer_not_saved(patch: Patch) -> type[Server]:
 
 def nan_taken(patch: Patch) -> type[Server]:
     """NaN passes the check."""
-    patch.setattr(module, "is_finite", lambda g: True)
+    patch.setattr(fit, "is_finite", lambda g: True)
     return Server
 
 
