@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from asyncsgd.core import fit
+from asyncsgd.core import server as module
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
 from asyncsgd.core.events import Arrived, Command, Ended, Event, Job, Outcome, Vector
