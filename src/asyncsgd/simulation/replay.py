@@ -174,8 +174,7 @@ def replay_lanes(
     )
     count = len(stepsizes)
     blocks = range(0, count, width)
-    values = np.empty((len(blocks), records if history else 1, len(taken), width))
-    values[:, 0] = first_values[:, None]
+    metrics = {name: np.empty((records, count)) for name in taken} if history else {}
     final = np.empty((len(taken), count))
     x = np.empty((len(x0), count))
     stopped, diverged = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -183,9 +182,9 @@ def replay_lanes(
 
     def run_block(begin: int) -> None:
         members = range(begin, min(begin + width, count))
-        lanes = _make_lanes(
-            x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, values[begin // width]
-        )
+        values = np.empty((records if history else 1, len(taken), width))
+        values[0] = first_values[:, None]
+        lanes = _make_lanes(x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, values)
         if stop is not None:
             lanes.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
@@ -213,6 +212,8 @@ def replay_lanes(
             final[:, lane] = last[:, column] if ended < 0 else lanes.final_metrics[:, column]
             stopped[lane], diverged[lane] = lanes.stopped[column], lanes.diverged[column]
             furthest[lane] = t if ended < 0 else ended
+        for k, table in enumerate(metrics.values()):
+            table[:, members.start : members.stop] = values[:, k, : len(members)]
 
     threads = min(len(blocks), threads or os.cpu_count() or 1)
     if threads == 1:
@@ -226,7 +227,6 @@ def replay_lanes(
     diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
     lost = diverged >= 0
     x[:, lost], final[:, lost] = np.nan, np.nan
-    metrics = {name: _side_by_side(values[:, :, k], count) for k, name in enumerate(taken)} if history else {}
     for lane in range(count):
         # From divergence on there are no numbers, nor after the lane has had enough.
         known = -(-furthest[lane] // every) + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
@@ -243,16 +243,6 @@ def replay_lanes(
         others={name: np.array([row[name] for row in rows]) for name in more},
         weighed=weighed,
     )
-
-
-def _side_by_side(blocks: Floats, count: int) -> Floats:
-    """(blocks, records, width) as (records, lanes)."""
-    table = np.empty((blocks.shape[1], count))
-    for k, block in enumerate(blocks):
-        begin = k * block.shape[1]
-        end = min(begin + block.shape[1], count)
-        table[:, begin:end] = block[:, : end - begin]
-    return table
 
 
 def _announce() -> None:
