@@ -52,5 +52,5 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd, PyTorch and the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev,torch]'
+	@$(PIP) -c constraints.txt -e '.[dev,torch,report]'
 	@touch $(VENV)/.core $@

@@ -1,0 +1,1 @@
+"""From measured durations to advice: would going asynchronous help, by how much, with which concurrency and step?"""

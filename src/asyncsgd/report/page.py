@@ -1,0 +1,105 @@
+"""One self-contained HTML page: opens offline by double-click, light and dark, on a laptop and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from asyncsgd.report.atomic import write_text
+
+
+class Page:
+    """Sections of text, tables and figures, written as one file that needs nothing else.
+
+    >>> page = Page("A run", lead="What happened.")
+    >>> page.section("Delays")
+    >>> page.text("They were small.")
+    >>> page.table(["worker", "jobs"], [["0", 12], ["1", 3]])
+    >>> "<h2 id=" in page.html()
+    True
+    """
+
+    def __init__(self, title: str, lead: str = "") -> None:
+        self.title = title
+        self._lead = lead
+        self._parts: list[str] = []
+        self._sections: list[tuple[str, str]] = []
+        self._open = False
+
+    def section(self, heading: str, badge: str = "", kind: str = "") -> None:
+        """Start a section. ``badge`` is a short verdict beside the heading; ``kind`` is good, warn, bad or empty."""
+        self._close()
+        anchor = f"s{len(self._sections) + 1}"
+        self._sections.append((anchor, heading))
+        mark = f' <span class="badge {kind}">{escape(badge)}</span>' if badge else ""
+        self._parts.append(f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{escape(heading)}{mark}</h2>')
+        self._open = True
+
+    def text(self, words: str, css: str = "") -> None:
+        """A paragraph of plain text."""
+        self._parts.append(f'<p class="{css}">{escape(words)}</p>' if css else f"<p>{escape(words)}</p>")
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
+        """A table; columns whose cells all start like numbers are set flush right."""
+        body = [[_cell(value) for value in row] for row in rows]
+        right = [all(_numeric(row[place]) for row in body) for place in range(len(headings))]
+        css = [' class="n"' if flush else "" for flush in right]
+        head = "".join(f"<th scope=col{c}>{escape(h)}</th>" for h, c in zip(headings, css, strict=True))
+        lines = "".join(
+            "<tr>" + "".join(f"<td{c}>{escape(v)}</td>" for v, c in zip(row, css, strict=True)) + "</tr>"
+            for row in body
+        )
+        says = f"<caption>{escape(caption)}</caption>" if caption else ""
+        self._parts.append(
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption or "table")}">'
+            f"<table>{says}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+        )
+
+    def figure(self, svg: str, caption: str) -> None:
+        """A drawing (SVG text) with the sentence that says what it shows."""
+        self._parts.append(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>")
+
+    def raw(self, html: str) -> None:
+        """Ready-made HTML: everything in it that came from outside must have been escaped."""
+        self._parts.append(html)
+
+    def html(self) -> str:
+        """The whole page."""
+        self._close()
+        style = files("asyncsgd.report").joinpath("page.css").read_text("utf-8")
+        links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading in self._sections)
+        menu = f'<nav aria-label="sections">{links}</nav>' if len(self._sections) > 2 else ""
+        lead = f'<p class="lead">{escape(self._lead)}</p>' if self._lead else ""
+        return (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+            f"<title>{escape(self.title)}</title><style>{style}</style></head><body>"
+            f"<header><h1>{escape(self.title)}</h1>{lead}{menu}</header><main>{''.join(self._parts)}</main>"
+            "<footer>Made by asyncsgd.</footer></body></html>\n"
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page to a file, whole or not at all."""
+        return write_text(path, self.html())
+
+    def _close(self) -> None:
+        if self._open:
+            self._parts.append("</section>")
+            self._open = False
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def _numeric(text: str) -> bool:
+    return text[:1].isdigit() or text[:1] in "–-−∞<≤≥" or text[:2] == "≈ "
