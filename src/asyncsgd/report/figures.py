@@ -23,7 +23,7 @@ INK = "#1c2126"
 
 @contextmanager
 def figure(columns: int = 1, rows: int = 1, width: float = 7.2, height: float = 3.4, **options: Any) -> Iterator[Any]:
-    """A figure in our look: ``with figure(columns=2) as (fig, axes)``. Nothing global is changed."""
+    """A figure in our look, for a with statement that takes (fig, axes). Nothing global is changed."""
     try:
         import matplotlib
         from cycler import cycler
