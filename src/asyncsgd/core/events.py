@@ -81,11 +81,16 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked."""
+    """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked.
+
+    ``checked`` says that `asyncsgd.core.fit.check_update` has passed where the update was computed, by code that the
+    engine itself runs there; the server then saves that pass over the vector. Never say so of what a stranger sent.
+    """
 
     job: int
     update: Vector
     worker: int | None = None
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class Server:
         # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Whatever is wrong with it shows here.
         job, slot = self._find(event.job, event.worker)
         self._check_order(job)
-        self._check_vector(job, event.update)
+        if not event.checked:
+            self._check_vector(job, event.update)
         t, version = self.iteration, self.version
         concurrency, workers = len(self._active), len(self._queues)
         arrival = Arrival(

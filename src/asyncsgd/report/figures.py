@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import UsageError
-from asyncsgd.report.atomic import write_bytes, write_text
+from asyncsgd.trace.atomic import write_bytes, write_text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
 """Okabe and Ito's, told apart by everybody; lines differ by marker and dash as well."""

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from asyncsgd.report.atomic import write_text
+from asyncsgd.trace.atomic import write_text
 
 
 class Page:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import NotFinite
+from asyncsgd.core.events import Vector
 from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
@@ -24,11 +25,14 @@ def replay_core(
     *,
     seed: int,
     after: Callable[[int, Update], bool] | None = None,
+    watch: Callable[[Arrival, Vector], bool] | None = None,
+    present: Callable[[int], Collection[int]] | None = None,
 ) -> tuple[Update, Weighed, Floats, int | None]:
     """(the update half of the server at the end, weights, step of every arrival, iteration of divergence or None).
 
     The same code that a real server runs, along any arrivals, for every method. ``after(iterations, update)`` may
-    return True to stop.
+    return True to stop; ``watch(arrival, update)`` sees every update before it is used, and may stop there too.
+    ``present(iteration)`` says who was there, where that is known.
     """
     start = task.initial()
     check_model(start)
@@ -60,12 +64,15 @@ def replay_core(
             workers=int(arrivals.workers[t]),
             x=update.points.current,
             point=point,
+            present=None if present is None else present(t),
         )
         try:
             g = method.work.compute(task.update, point, worker, output(seeds, job))
             check_update(g, update.points.current, worker, job)
         except NotFinite:
             ended = t
+            break
+        if watch is not None and watch(arrival, g):
             break
         before = update.version
         weights[t] = update.weigh(arrival)

@@ -52,7 +52,7 @@ class Run:
     def __repr__(self) -> str:
         end = {name: f"{values[-1]:.4g}" for name, values in self.metrics.items() if len(values)}
         fate = "" if self.diverged is None else f", diverged at {self.diverged}"
-        return f"<Run of {self.method.name}: {', '.join(f'{name} {value}' for name, value in end.items())}{fate}>"
+        return f"<{type(self).__name__} of {self.method.name}: {', '.join(f'{name} {value}' for name, value in end.items())}{fate}>"
 
 
 def simulate(
@@ -92,16 +92,10 @@ def check_request(
     task: Task, method: Method, durations: Durations | Trace, iterations: int | None, seed: int = 0
 ) -> int:
     """Refuse what cannot be simulated; the number of iterations."""
-    for name, value, kind, fix in (
-        ("method", method, Method, "call the recipe: asgd.async_sgd(stepsize=0.1)"),
-        ("durations", durations, (Durations, Trace), "make them with asgd.durations.fixed([...]), or pass a trace"),
-    ):
-        if not isinstance(value, kind):
-            raise BadParameter(name, value, f"is a {type(value).__name__}", fix)
-    if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
-        raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
+    if not isinstance(durations, Durations | Trace):
+        fix = "make them with asgd.durations.fixed([...]), or pass a trace"
+        raise BadParameter("durations", durations, f"is a {type(durations).__name__}", fix)
+    check_parts(task, method, seed)
     start = task.initial()
     check_model(start)
     if not isinstance(task, BuiltIn):
@@ -127,6 +121,17 @@ def check_request(
         raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
     method.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
     return iterations
+
+
+def check_parts(task: Task, method: Method, seed: int) -> None:
+    """Refuse what is no task, no method or no seed."""
+    if not isinstance(method, Method):
+        fix = "call the recipe: asgd.async_sgd(stepsize=0.1)"
+        raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
+    if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
+        raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
 
 
 def _check_metrics(values: Any) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from asyncsgd.core.errors import BadTraceFile
 from asyncsgd.core.events import Outcome
+from asyncsgd.trace.atomic import replacing
 from asyncsgd.trace.columns import DTYPES, Jobs
 from asyncsgd.trace.trace import Trace
 
@@ -75,26 +73,6 @@ def read(path: str | PathLike[str]) -> Trace:
             f"{path} is {'torn' if magic else 'empty'}: the run ended before its first flush; start anew"
         )
     raise BadTraceFile(f"{path} begins with {magic!r}, so it is neither Parquet nor a log; pass a file of trace.write")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write that takes the place of ``path`` if the block succeeds, and else disappears."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # or the new name may not survive a power cut
-    finally:
-        os.close(directory)
 
 
 # ------------------------------------------------------------------------------------- the facts

@@ -18,6 +18,7 @@ import numpy as np
 
 from asyncsgd.core.errors import TraceError
 from asyncsgd.core.events import Outcome
+from asyncsgd.trace.atomic import replacing
 from asyncsgd.trace.columns import DTYPES, Ints, Jobs
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class TraceLog:
         The kept rows are written to a new file that then takes the old one's place, so that a kill in between
         loses nothing and a torn tail disappears.
         """
-        from asyncsgd.trace.files import read, replacing
+        from asyncsgd.trace.files import read
 
         trace = read(path) if trace is None else trace
         data = _header(trace.metadata) + _batch(trace.jobs)

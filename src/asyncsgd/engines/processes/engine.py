@@ -1,0 +1,93 @@
+"""What a user asks for: ``asgd.engines.processes(workers=4)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from asyncsgd.core.check import count, positive
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.threads import share
+from asyncsgd.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Processes(Engine):
+    """Worker processes on this machine; see `processes`."""
+
+    slowdown: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    threads_each: int | None = None
+    job_timeout: float | None = None
+    start_timeout: float = 120.0
+
+    @property
+    def threads(self) -> int:
+        return self.threads_each or share(self.workers)
+
+    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+        from asyncsgd.engines.processes.crew import ProcessCrew
+
+        return ProcessCrew(self, task, work, x)
+
+
+def processes(
+    workers: int,
+    *,
+    slowdown: Sequence[float] | Mapping[int, float] | None = None,
+    seconds: Sequence[float] | Mapping[int, float] | None = None,
+    threads: int | None = None,
+    job_timeout: float | None = None,
+    start_timeout: float = 120.0,
+) -> Processes:
+    """Worker processes on this machine, with shared memory for parameters and updates.
+
+    Args:
+        workers: How many.
+        slowdown: Pretend: factor by which a worker is slower than it is, one per worker or ``{worker: factor}``.
+        seconds: Pretend: a job takes at least this long, one number per worker or ``{worker: seconds}``.
+        threads: Threads that each worker computes with; by default an equal share of the processors.
+        job_timeout: Seconds after which a job is given up and its worker killed and replaced; by default 20 times the
+            longest job so far, but at least 5 minutes.
+        start_timeout: Seconds that the workers may take to load the task.
+
+    >>> processes(4, slowdown={3: 10}).slowdown
+    (1.0, 1.0, 1.0, 10.0)
+    """
+    count("workers", workers)
+    if threads is not None:
+        count("threads", threads)
+    if job_timeout is not None:
+        positive("job_timeout", job_timeout)
+    positive("start_timeout", start_timeout)
+    return Processes(
+        workers,
+        slowdown=_per_worker("slowdown", slowdown, workers, nothing=1.0),
+        seconds=_per_worker("seconds", seconds, workers, nothing=0.0),
+        threads_each=threads,
+        job_timeout=job_timeout,
+        start_timeout=start_timeout,
+    )
+
+
+def _per_worker(
+    name: str, given: Sequence[float] | Mapping[int, float] | None, workers: int, nothing: float
+) -> tuple[float, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        unknown = [worker for worker in given if worker not in range(workers)]
+        if unknown:
+            fix = f"name workers 0..{workers - 1}"
+            raise BadParameter(name, given, f"names worker {unknown[0]}, who is not there", fix)
+        given = [given.get(worker, nothing) for worker in range(workers)]
+    values = tuple(float(value) for value in given)
+    if len(values) != workers:
+        raise BadParameter(name, given, f"has {len(values)} values for {workers} workers", "give one per worker")
+    for value in values:
+        if not nothing <= value < float("inf"):
+            raise BadParameter(name, value, "makes no worker slower", f"pass a number of at least {nothing:g}")
+    return values

@@ -1,0 +1,59 @@
+"""Anonymous shared memory in numbered slots of equal length. It has no name, so a crash leaves nothing behind.
+
+It is a file descriptor (``memfd``; elsewhere an unlinked temporary file), not a name in /dev/shm, so the small limit
+that containers put on that does not matter. It can grow while others have it open: whoever is sent a new slot
+number maps that slot then.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+def anonymous_file(name: str) -> int:
+    """A descriptor of an empty file that no directory lists."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Slots:
+    """Vectors of one length and dtype over one descriptor; slot k is mapped when first asked for."""
+
+    def __init__(self, descriptor: int, n: int, dtype: DTypeLike, *, owner: bool) -> None:
+        self.descriptor = descriptor
+        self._n, self._dtype, self._owner = n, np.dtype(dtype), owner
+        unit = mmap.ALLOCATIONGRANULARITY
+        self._stride = -(-n * self._dtype.itemsize // unit) * unit
+        self._arrays: dict[int, NDArray[Any]] = {}
+        self._size = 0
+
+    @classmethod
+    def new(cls, name: str, n: int, dtype: DTypeLike) -> Slots:
+        """Fresh ones."""
+        return cls(anonymous_file(name), n, dtype, owner=True)
+
+    def __getitem__(self, slot: int) -> NDArray[Any]:
+        found = self._arrays.get(slot)
+        if found is None:
+            end = (slot + 1) * self._stride
+            if self._owner and end > self._size:
+                os.ftruncate(self.descriptor, end)
+                self._size = end
+            window = mmap.mmap(self.descriptor, self._stride, offset=slot * self._stride)
+            found = self._arrays[slot] = np.frombuffer(window, self._dtype, self._n)
+        return found
+
+    def close(self) -> None:
+        """Give the descriptor back; the memory goes when the last array over it does."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        self._arrays.clear()

@@ -1,0 +1,24 @@
+"""Training for real: the one loop over any engine, the run directory, resuming, replaying.
+
+``training`` the loop · ``directory`` and ``checkpoint`` what is on disk · ``replay`` the run again in one process ·
+``diagnosis`` why it does not learn · ``listeners`` who is told.
+"""
+
+from asyncsgd.run.checkpoint import BadCheckpoint
+from asyncsgd.run.directory import BadRunDirectory
+from asyncsgd.run.listeners import Listener
+from asyncsgd.run.replay import Replay, ReplayDiffers, replay
+from asyncsgd.run.results import TrainingRun, WorkersFailed
+from asyncsgd.run.training import train
+
+__all__ = [
+    "BadCheckpoint",
+    "BadRunDirectory",
+    "Listener",
+    "Replay",
+    "ReplayDiffers",
+    "TrainingRun",
+    "WorkersFailed",
+    "replay",
+    "train",
+]

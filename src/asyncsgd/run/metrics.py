@@ -1,0 +1,68 @@
+"""The metrics of a run: one row per evaluation, and an eye on the loss blowing up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.check import count
+from asyncsgd.core.events import Vector
+from asyncsgd.run.directory import read_lines
+from asyncsgd.tasks.base import Task
+
+BLOWN_UP = 10.0
+"""A loss so many times its first value has blown up."""
+
+
+class Metrics:
+    """Rows of ``iteration``, ``time`` and what the task evaluates."""
+
+    def __init__(self, task: Task, every: int) -> None:
+        count("every", every)
+        self._task, self._every = task, every
+        self.rows: list[dict[str, Any]] = []
+        self.diverged = False
+        self._next = 0
+
+    def due(self, iteration: int) -> bool:
+        """Whether it is time to evaluate."""
+        return iteration >= self._next
+
+    def take(self, iteration: int, seconds: float, x: Vector) -> dict[str, Any]:
+        """Evaluate the task at x; the row."""
+        self._next = (iteration // self._every + 1) * self._every
+        values = {name: float(value) for name, value in self._task.evaluate(x).items()}
+        row = {"iteration": iteration, "time": seconds, **values}
+        self.diverged = not np.isfinite([value for value in values.values()] or [0.0]).all()
+        if not self.diverged:
+            self.rows.append(row)
+        return row
+
+    @property
+    def last(self) -> int | None:
+        """The iteration of the last row."""
+        return self.rows[-1]["iteration"] if self.rows else None
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The newest values."""
+        return {k: v for k, v in self.rows[-1].items() if k not in ("iteration", "time")} if self.rows else {}
+
+    @property
+    def blown_up(self) -> bool:
+        """Whether the loss is far above where it began."""
+        losses = [row["loss"] for row in (*self.rows[:1], *self.rows[-1:]) if "loss" in row]
+        return len(losses) == 2 and losses[1] > BLOWN_UP * max(abs(losses[0]), 1e-12)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """One array per name."""
+        return {name: np.array([row[name] for row in self.rows]) for name in (self.rows[0] if self.rows else ())}
+
+    def load(self, path: Path) -> None:
+        """Go on after the rows that a directory holds."""
+        self.rows = read_lines(path, "metrics.jsonl")
+        if self.last is not None:
+            self._next = (self.last // self._every + 1) * self._every

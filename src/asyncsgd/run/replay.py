@@ -1,0 +1,176 @@
+"""The same run again, in one process: every gradient recomputed along the trace, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.check import count
+from asyncsgd.core.errors import AsyncSGDError, BadParameter
+from asyncsgd.core.events import Vector
+from asyncsgd.core.method import Method
+from asyncsgd.engines.threads import limited
+from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run.configuration import unpackage
+from asyncsgd.run.directory import read_config, read_lines, read_trace
+from asyncsgd.run.fingerprint import fingerprint, marks
+from asyncsgd.simulation.arrivals import Arrivals
+from asyncsgd.simulation.plain_replay import replay_core
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+
+class ReplayDiffers(AsyncSGDError):
+    """The replay parts from the run; ``job`` and ``iteration`` say where, if an update was the first to differ."""
+
+    def __init__(self, message: str, job: int | None = None, iteration: int | None = None) -> None:
+        self.job, self.iteration = job, iteration
+        super().__init__(message)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """A run replayed, up to its end or to the iteration asked for."""
+
+    x: Vector
+    """The model after `iterations` arrivals: what the method answers with."""
+    iterations: int
+    trace: Trace
+    compared: int
+    """How many updates were found to be those of the run."""
+    model_compared: bool
+    """Whether the whole model was compared with a checkpoint, bit for bit."""
+    arrival: Arrival | None = None
+    """With ``stop``: the arrival of that iteration, with the model it met (``x``) and the ``point`` it came from."""
+    update: Vector | None = None
+    """With ``stop``: its update."""
+
+    def __repr__(self) -> str:
+        whole = ", the model bit for bit" if self.model_compared else ""
+        return f"<Replay: {self.iterations} arrivals, {self.compared} updates as in the run{whole}>"
+
+
+def replay(
+    directory: str | Path,
+    *,
+    stop: int | None = None,
+    task: Task | None = None,
+    method: Method | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Replay:
+    """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
+
+    Args:
+        directory: What was given to `asyncsgd.train`. It must be your own: the task in it is a pickle.
+        stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
+            that did the damage.
+        task: Where the directory's own cannot be loaded.
+        method: The same.
+        progress: Called with the number of arrivals since the last call.
+    """
+    path = Path(directory)
+    config = read_config(path)
+    trace = read_trace(path)
+    if task is None or method is None:
+        task, method = unpackage(path)
+    total = trace.iterations
+    if stop is not None:
+        if stop != 0:
+            count("stop", stop)
+        if stop >= total:
+            raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
+    known = marks((path / "fingerprints.bin").read_bytes())
+    arrivals = Arrivals.of(trace)
+    watch = _Watch(known, stop, progress)
+    with limited(config.get("threads")):
+        update, _, _, broken = replay_core(
+            arrivals,
+            task,
+            method,
+            seed=int(config["seed"]),
+            watch=watch,
+            present=_Membership(read_lines(path, "journal.jsonl")),
+        )
+    if broken is not None:
+        job = int(arrivals.job[broken])
+        raise ReplayDiffers(f"job {job} (iteration {broken}) is not finite here; it was in the run", job, broken)
+    reached = total if stop is None else stop
+    x = update.output.copy()
+    compared = False
+    if stop is None:
+        compared = _compare_model(path, reached, update.points.current)
+    return Replay(x, reached, trace, watch.compared, compared, watch.arrival, watch.update)
+
+
+class _Watch:
+    """Compares every update with the run's, and keeps the one that was asked for."""
+
+    def __init__(self, known: Any, stop: int | None, progress: Callable[[int], None] | None) -> None:
+        self._known, self._stop, self._progress = known, stop, progress
+        self.compared = 0
+        self.arrival: Arrival | None = None
+        self.update: Vector | None = None
+
+    def __call__(self, arrival: Arrival, g: Vector) -> bool:
+        t = arrival.iteration
+        if t < len(self._known):
+            if marks(fingerprint(g))[0] != self._known[t]:
+                raise ReplayDiffers(
+                    f"job {arrival.job} of worker {arrival.worker} (iteration {t}) gives another update than in the "
+                    "run; are the task, its data, the libraries and the processor the same?",
+                    arrival.job,
+                    t,
+                )
+            self.compared += 1
+        if self._progress is not None:
+            self._progress(1)
+        if t == self._stop:
+            self.arrival, self.update = _kept(arrival), g.copy()
+            return True
+        return False
+
+
+def _kept(arrival: Arrival) -> Arrival:
+    """A copy that no later update overwrites."""
+    values = {name: getattr(arrival, name) for name in Arrival.__slots__}
+    return Arrival(**{**values, "x": arrival.x.copy(), "point": arrival.point.copy()})
+
+
+class _Membership:
+    """Who was there at iteration t, from the journal."""
+
+    def __init__(self, journal: list[dict[str, Any]]) -> None:
+        self._changes = [row for row in journal if row["event"] in ("joined", "left")]
+        self._next = 0
+        self._present: dict[int, None] = {}
+
+    def __call__(self, iteration: int) -> Any:
+        while self._next < len(self._changes) and self._changes[self._next]["iteration"] <= iteration:
+            row = self._changes[self._next]
+            if row["event"] == "joined":
+                self._present[row["worker"]] = None
+            else:
+                self._present.pop(row["worker"], None)
+            self._next += 1
+        return self._present.keys()
+
+
+def _compare_model(path: Path, iteration: int, x: Vector) -> bool:
+    """Compare the whole model with the checkpoint of the end, if there is one."""
+    for file in checkpoints.listed(path / "checkpoints"):
+        if int(file.stem) == iteration:
+            points = checkpoints.read(file).state["update"]["points"]
+            saved = points["live"][points["current"]]
+            if saved.tobytes() != x.tobytes():
+                place = int(np.flatnonzero(saved.view(np.uint8) != x.view(np.uint8))[0]) // x.itemsize
+                raise ReplayDiffers(
+                    f"all updates agree, the models do not: first at coordinate {place}, {x[place]!r} here and "
+                    f"{saved[place]!r} in the run; are the method and the libraries the same?"
+                )
+            return True
+    return False

@@ -1,0 +1,45 @@
+"""When a run has got where it was to go: ``"accuracy >= 0.95"``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncsgd.core.errors import BadParameter
+
+
+@dataclass(frozen=True)
+class Target:
+    """A metric and a bound on it.
+
+    >>> Target.parse("loss <= 0.1").met({"loss": 0.05})
+    True
+    """
+
+    metric: str
+    at_least: bool
+    bound: float
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """From words such as ``accuracy >= 0.95``."""
+        found = re.fullmatch(r"\s*([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*", text)
+        try:
+            bound = float(found[3]) if found else math.nan
+        except ValueError:
+            bound = math.nan
+        if found is None or not math.isfinite(bound):
+            fix = 'write a metric, <= or >=, and a number: "accuracy >= 0.95"'
+            raise BadParameter("until", text, "is no target", fix)
+        return cls(found[1], found[2].startswith(">"), bound)
+
+    def met(self, row: Mapping[str, Any]) -> bool:
+        """Whether these metrics are there."""
+        if self.metric not in row:
+            known = ", ".join(name for name in row if name not in ("iteration", "time"))
+            raise BadParameter("until", self.metric, "is not among the task's metrics", f"name one of: {known}")
+        value = float(row[self.metric])
+        return value >= self.bound if self.at_least else value <= self.bound
