@@ -1,6 +1,6 @@
 """Training for real: the one loop over any engine, the run directory, resuming, replaying.
 
-``training`` the loop · ``directory`` and ``checkpoint`` what is on disk · ``replay`` the run again in one process ·
+``training`` the call and ``loop`` the loop · ``directory`` and ``checkpoint`` what is on disk · ``replay`` the run again in one process ·
 ``diagnosis`` why it does not learn · ``listeners`` who is told.
 """
 

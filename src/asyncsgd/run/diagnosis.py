@@ -1,15 +1,223 @@
-"""Why does it not learn? What the record of a run says, in sentences."""
+"""Why does it not learn? What the record of a run says, in sentences: facts always, problems where there are any."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 
-def diagnose(run: Any, task: Any) -> tuple[str, ...]:
-    """Placeholder until the estimate is there."""
-    return ()
+from asyncsgd.core.dispatch import Shuffled, Uniform
+from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.gather import Each
+from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import SGD
+from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove
+from asyncsgd.core.work import Gradient
+from asyncsgd.run.faults import Faults
+from asyncsgd.tasks.base import Task, is_heterogeneous
+from asyncsgd.theory import theorem1, theorem2, theorem3
+from asyncsgd.trace import Delays, Trace
+
+BUDGET = 2.0
+"""Seconds that estimating L may take."""
+ROUNDS = 8
+MUCH = 3.0
+"""A step so many times the safe one is worth a word where the loss does not fall."""
 
 
-def on_blow_up(metrics: Any, method: Any, delay: int, concurrency: int) -> str:
-    """Placeholder."""
-    return "the loss blew up"
+@dataclass(frozen=True)
+class Diagnosis:
+    """What there is to see, and what is wrong."""
+
+    facts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    smoothness: float | None = None
+    """L along the steepest direction found near the last point: a lower estimate."""
+    safe_step: float | None = None
+    """The largest step that the theorems allow for this L and these delays."""
+
+
+def diagnose(
+    trace: Trace, metrics: Mapping[str, NDArray[Any]], method: Method, task: Task, x: Vector, faults: Faults
+) -> Diagnosis:
+    """Look at a run, or at what there is of it so far; ``x`` is where L is estimated."""
+    if trace.iterations == 0:
+        return Diagnosis(problems=("no update has arrived: see what became of the jobs",))
+    delays = trace.delays
+    learns = _learns(metrics)
+    smoothness = estimate_smoothness(task, x, sorted(delays.per_worker)) if _plain(method) else None
+    safe = None if smoothness is None else _safe_step(method, delays, smoothness)
+    facts = [
+        f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
+        f"{delays.concurrency} jobs in flight"
+    ]
+    problems: list[str] = []
+    _about_learning(metrics, learns, problems)
+    _about_step(trace, method, delays, smoothness, safe, learns, facts, problems)
+    _about_stragglers(delays, method, problems)
+    _about_waste(trace, delays, facts, problems)
+    _about_workers(trace, task, method, facts, problems)
+    _about_faults(faults, facts)
+    return Diagnosis(tuple(facts), tuple(problems), smoothness, safe)
+
+
+# ---------------------------------------------------------------------------------------------- one by one
+
+
+def _learns(metrics: Mapping[str, NDArray[Any]]) -> bool | None:
+    """Whether the loss went down; None where that cannot be said."""
+    losses = metrics.get("loss")
+    if losses is None or len(losses) < 2:
+        return None
+    return bool(np.isfinite(losses[-1]) and losses[-1] < 0.98 * losses[0])
+
+
+def _about_learning(metrics: Mapping[str, NDArray[Any]], learns: bool | None, problems: list[str]) -> None:
+    if learns is False:
+        losses = metrics["loss"]
+        grown = losses[-1] > 1.02 * losses[0] or not np.isfinite(losses[-1])
+        problems.append(
+            f"the loss {'grew' if grown else 'hardly changed'}: from {losses[0]:.4g} to {losses[-1]:.4g} in "
+            f"{metrics['iteration'][-1]} iterations"
+        )
+
+
+def _about_step(
+    trace: Trace,
+    method: Method,
+    delays: Delays,
+    smoothness: float | None,
+    safe: float | None,
+    learns: bool | None,
+    facts: list[str],
+    problems: list[str],
+) -> None:
+    if safe is None or smoothness is None:
+        return
+    used = float(method.step.stepsize)
+    ratio = used / safe
+    facts.append(
+        f"step: {used:.3g}, which is {_times(ratio)} the largest one that the theory calls safe ({safe:.2g}, for "
+        f"L ≈ {smoothness:.3g} and these delays)"
+    )
+    if learns is False and ratio > MUCH:
+        adaptive = "" if isinstance(method.step, DelayAdaptive) else ", or delay_adaptive(...), which allows more"
+        problems.append(f"the step is too large: try stepsize={_round(safe)} to {_round(MUCH * safe)}{adaptive}")
+    elif learns is False and ratio < 1 / (10 * MUCH):
+        problems.append(f"the step is needlessly small: try stepsize={_round(safe)}")
+
+
+def _about_stragglers(delays: Delays, method: Method, problems: list[str]) -> None:
+    if isinstance(method.step, Constant) and delays.maximum > 10 * delays.concurrency:
+        slowest = max(delays.per_worker, key=lambda worker: delays.per_worker[worker])
+        loss = np.sqrt(delays.maximum / delays.concurrency)
+        problems.append(
+            f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so a constant step has to "
+            f"be {loss:.2g} times smaller than without it; delay_adaptive(...) does not"
+        )
+
+
+def _about_waste(trace: Trace, delays: Delays, facts: list[str], problems: list[str]) -> None:
+    counts = trace.counts
+    ended = max(1, sum(n for outcome, n in counts.items() if outcome is not Outcome.IN_FLIGHT))
+    parts = {name: counts[Outcome[name.upper()]] / ended for name in ("dropped", "rejected", "lost", "cancelled")}
+    wasted = [f"{share:.1%} {name}" for name, share in parts.items() if share]
+    if wasted:
+        facts.append(f"of all jobs that ended: {', '.join(wasted)}")
+    if parts["dropped"] > 0.3:
+        problems.append(
+            f"{parts['dropped']:.0%} of the updates were dropped: a threshold of at least twice the concurrency "
+            f"({2 * delays.concurrency}) keeps at least half"
+        )
+    if parts["rejected"] > 0.01:
+        problems.append(
+            f"{parts['rejected']:.0%} of the updates were NaN or infinite: look at the first one with "
+            "asgd.replay(directory, stop=...), try a smaller step or clipping"
+        )
+
+
+def _about_workers(trace: Trace, task: Task, method: Method, facts: list[str], problems: list[str]) -> None:
+    workers, index = np.unique(trace.worker, return_inverse=True)
+    totals = np.bincount(index, weights=trace.step)
+    if len(workers) < 2 or not totals.sum():
+        return
+    shares = totals / totals.sum()
+    top, low = int(np.argmax(shares)), int(np.argmin(shares))
+    facts.append(
+        f"worker {workers[top]} gave {shares[top]:.0%} of the total step, worker {workers[low]} {shares[low]:.0%} "
+        f"({len(workers)} workers)"
+    )
+    if is_heterogeneous(task) and shares[top] > 1.5 * shares.mean() and method.bias:
+        problems.append(
+            f"worker {workers[top]} dominates and the data differ from worker to worker, so the model fits its data "
+            "best; federated_async_sgd(...) gives every worker the same weight"
+        )
+
+
+def _about_faults(faults: Faults, facts: list[str]) -> None:
+    if faults.deaths or faults.exceptions or faults.retired:
+        retired = f", without worker {', '.join(map(str, faults.retired))} at the end" if faults.retired else ""
+        facts.append(f"faults: {faults.deaths} workers replaced, {faults.exceptions} exceptions in your code{retired}")
+
+
+# ---------------------------------------------------------------------------------------------- the safe step
+
+
+def _plain(method: Method) -> bool:
+    """Whether the theorems speak about this method: gradients, used one by one, by plain SGD."""
+    return (
+        isinstance(method.work, Gradient)
+        and isinstance(method.gather, Each)
+        and isinstance(method.optimizer, SGD)
+        and isinstance(method.step, Constant | DelayAdaptive | DropAbove)
+        and not method.transforms
+    )
+
+
+def _safe_step(method: Method, delays: Delays, smoothness: float) -> float:
+    known: dict[str, Any] = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
+    if not isinstance(method.step, Constant):
+        return theorem2(delays.concurrency, **known).max_step
+    if isinstance(method.dispatch, Uniform | Shuffled):
+        return theorem3(delays, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
+    return theorem1(delays, **known).max_step
+
+
+def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
+    """L near x: the largest curvature that power iteration on differences of gradients finds; None if that is dear.
+
+    The same seeds on both sides of a difference, so that the noise of the mini-batches cancels.
+    """
+    if not np.isfinite(x).all():
+        x = task.initial()
+    pairs = [(worker, seed) for seed, worker in enumerate(workers[:4])]
+    began = time.monotonic()
+    base = [task.update(x, worker, seed).astype(np.float64) for worker, seed in pairs]
+    each = (time.monotonic() - began) / len(pairs)
+    if each * 2 * len(pairs) > BUDGET:
+        return None
+    direction = np.mean(base, axis=0)
+    scale = float(np.sqrt(np.finfo(x.dtype).eps)) * max(1.0, float(np.linalg.norm(x)))
+    curvature = 0.0
+    for _ in range(min(ROUNDS, int(BUDGET / max(each * len(pairs), 1e-9)))):
+        length = float(np.linalg.norm(direction))
+        if not np.isfinite(length) or length == 0:
+            break
+        moved = (x + (scale / length) * direction).astype(x.dtype)
+        step = float(np.linalg.norm(moved.astype(np.float64) - x))
+        after = [task.update(moved, worker, seed).astype(np.float64) for worker, seed in pairs]
+        direction = np.mean([a - b for a, b in zip(after, base, strict=True)], axis=0)
+        curvature = max(curvature, float(np.linalg.norm(direction)) / step)
+    return curvature or None
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio >= 0.095 else f"{ratio:.1%} of"
+
+
+def _round(value: float) -> str:
+    return f"{value:.1g}"

@@ -7,25 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import AsyncSGDError
+from asyncsgd.run.diagnosis import Diagnosis
+from asyncsgd.run.faults import Faults
 from asyncsgd.simulation import Run
 
 
 class WorkersFailed(AsyncSGDError):
     """The user's code fails again and again, or no worker is left."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What went wrong on the way, in jobs and in workers."""
-
-    rejected: int = 0
-    """Updates with NaN or infinity, or of the wrong kind."""
-    exceptions: int = 0
-    """Jobs in which the user's code raised."""
-    deaths: int = 0
-    """Worker processes that were killed, hung or crashed, and were replaced."""
-    retired: tuple[int, ...] = ()
-    """Workers that the run went on without."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +26,6 @@ class TrainingRun(Run):
     reached: bool = True
     """Whether the target of ``until`` was met; True if there was none."""
     faults: Faults = field(default_factory=Faults)
-    diagnosis: tuple[str, ...] = ()
-    """What is wrong, in sentences; empty if nothing is."""
+    diagnosis: Diagnosis = field(default_factory=Diagnosis)
+    """What there is to see and what is wrong, in sentences."""
     config: dict[str, Any] = field(default_factory=dict)

@@ -1,35 +1,21 @@
-"""`train`: the only loop over an engine. Reports in, the server's answer out, everything written down."""
+"""`train`: one call from a task, a method and an engine to a trained model."""
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.errors import BadParameter, EndedJob, WorkerError
-from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
-from asyncsgd.core.server import Server
-from asyncsgd.engines.base import Crew, Died, Engine, Failed, Report
+from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
-from asyncsgd.run.diagnosis import diagnose, on_blow_up
 from asyncsgd.run.directory import RunDirectory
-from asyncsgd.run.fingerprint import fingerprint
-from asyncsgd.run.interrupts import Interrupts
-from asyncsgd.run.listeners import Listener, Status, Terminal
-from asyncsgd.run.metrics import Metrics
-from asyncsgd.run.results import Faults, TrainingRun, WorkersFailed
+from asyncsgd.run.listeners import Listener, Terminal
+from asyncsgd.run.loop import Loop, Request
+from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
 from asyncsgd.tasks.base import Task
-from asyncsgd.trace import Recorder
-
-TICK = 0.2
-"""Seconds between looks at the clock when nothing happens; also how often listeners hear and files grow."""
 
 
 def train(
@@ -79,347 +65,27 @@ def train(
     configuration.check(task, method, engine, iterations, seed)
     if resume and directory is None:
         raise BadParameter("resume", True, "needs something to go on with", "pass the directory of the run")
-    told = [*([Terminal()] if progress else []), *listeners]
+    request = Request(
+        task,
+        method,
+        engine,
+        iterations,
+        resume,
+        seed,
+        max(1, iterations // 100) if every is None else every,
+        None if until is None else Target.parse(until),
+        checkpoint_seconds,
+        checkpoint_every,
+        keep,
+        max_failures,
+    )
+    told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
     files = None if directory is None else RunDirectory(directory)
     try:
-        training = Training(
-            task,
-            method,
-            engine,
-            iterations,
-            seed,
-            Metrics(task, max(1, iterations // 100) if every is None else every),
-            None if until is None else Target.parse(until),
-            told,
-            files,
-            max_failures,
-            keep,
-        )
-        training.set_checkpoints(checkpoint_seconds, checkpoint_every)
-        return training.run(resume)
+        return Loop(request, told, files).run()
     finally:
         for listener in told:
             if isinstance(listener, Terminal):
                 listener.stop()
         if files is not None:
             files.close()
-
-
-class Training:
-    """One call of `train`: the server, its recorder, the crew, and what has gone wrong so far."""
-
-    def __init__(
-        self,
-        task: Task,
-        method: Method,
-        engine: Engine,
-        iterations: int,
-        seed: int,
-        metrics: Metrics,
-        target: Target | None,
-        listeners: list[Listener],
-        files: RunDirectory | None,
-        max_failures: int,
-        keep: int,
-    ) -> None:
-        self._task, self._method, self._engine = task, method, engine
-        self._iterations, self._seed = iterations, seed
-        self._metrics, self._target = metrics, target
-        self._listeners, self._files = listeners, files
-        self._max_failures, self._keep = max_failures, keep
-        self._in_a_row: dict[int, int] = defaultdict(int)  # failures of a worker since its last good update
-        self._told: set[str] = set()  # exceptions that have been shown
-        self._counts = {"rejected": 0, "exceptions": 0, "deaths": 0}
-        self._retired: set[int] = set()
-        self._delay_sum, self._delay_max = 0, 0
-        self._diverged: int | None = None
-        self._blown_up = False
-        self._reached = target is None
-        self._start = time.monotonic()
-
-    def set_checkpoints(self, seconds: float, every: int | None) -> None:
-        """When to write one."""
-        self._checkpoint_seconds, self._checkpoint_every = seconds, every
-
-    # ------------------------------------------------------------------------------------------ from start to end
-
-    def run(self, resume: bool) -> TrainingRun:
-        """Start the workers, loop, and sum up."""
-        x = self._task.initial()
-        with self._engine.start(self._task, self._method.work, x) as crew:
-            self._begin(crew, resume)
-            with Interrupts() as interrupts:
-                self._loop(crew, interrupts)
-                interrupted = interrupts.received
-                self._settle()
-        run = self._summary()
-        for listener in self._listeners:
-            listener.ended(run)
-        if interrupted is not None:
-            interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
-        return run
-
-    def _begin(self, crew: Crew, resume: bool) -> None:
-        config = configuration.describe(self._task, self._method, self._engine, self._iterations, self._seed)
-        checkpoint = None
-        if self._files is not None and self._files.begun:
-            if not resume:
-                fix = "pass resume=True to go on with it, or choose another directory"
-                raise BadParameter("directory", str(self._files.path), "holds a run already", fix)
-            configuration.check_same(config, configuration.read(self._files.path))
-            checkpoint, complaints = self._files.newest()
-            for complaint in complaints:
-                self._note(complaint)
-        self._config = config
-        if checkpoint is None:
-            self._server = Server(self._task.initial(), self._method, self._seed, crew.allocate)
-            self._recorder = Recorder(metadata={"method": self._method.name, "seed": str(self._seed)})
-            if self._files is not None:
-                self._files.begin(config, configuration.package(self._task, self._method), self._recorder)
-        else:
-            assert self._files is not None
-            self._recorder = self._files.resume(checkpoint, config)
-            self._server = Server.restore(checkpoint.state, self._method, crew.allocate)
-            self._metrics.load(self._files.path)
-            self._load_counts()
-        self._started_at = self._server.iteration
-        for listener in self._listeners:
-            listener.started(config)
-        if checkpoint is None:
-            self._measure(at=0.0)
-        self._start = time.monotonic() - (checkpoint.seconds if checkpoint else 0.0)
-        self._journal("resumed" if checkpoint else "started", threads=self._engine.threads, jobs=len(self._recorder))
-        for worker in self._server.workers:  # they are gone with the process that had started them
-            self._journal("left", worker=worker)
-            self._handle(crew, Left(worker))
-
-    def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
-        now = time.monotonic()
-        self._next_tick, self._tick_iteration, self._ticked = now, self._server.iteration, now
-        self._next_checkpoint = now + self._checkpoint_seconds
-        while not self._over() and interrupts.received is None:
-            for report in crew.poll(TICK):
-                self._take(crew, report)
-                if self._over():
-                    break
-            now = time.monotonic()
-            if now >= self._next_tick:
-                self._tick(now)
-
-    def _over(self) -> bool:
-        return self._server.iteration >= self._iterations or (
-            (self._target is not None and self._reached) or self._diverged is not None
-        )
-
-    def _settle(self) -> None:
-        """The end is measured and written down, whatever ended it."""
-        if self._diverged is None and self._metrics.last != self._server.iteration:
-            self._measure()
-        self._journal("ended", seconds=self._clock(), workers=len(self._server.workers))
-        if self._files is not None:
-            if self._diverged is None:
-                self._checkpoint()
-            else:  # the last good checkpoint is worth more than a model that has blown up
-                self._files.flush(self._recorder, sync=True)
-
-    def _summary(self) -> TrainingRun:
-        server, method = self._server, self._method
-        trace = self._recorder.trace(final_concurrency=server.concurrency)
-        trace.check(early=method.dispatch.early)
-        if self._files is not None:
-            self._files.finish(trace)
-        run = TrainingRun(
-            x=server.output.copy() if self._diverged is None else np.full_like(server.output, np.nan),
-            trace=trace,
-            metrics=self._metrics.columns(),
-            method=method,
-            diverged=self._diverged,
-            directory=None if self._files is None else self._files.path,
-            seconds=self._clock(),
-            reached=self._reached,
-            faults=Faults(**self._counts, retired=tuple(sorted(self._retired))),
-            config=self._config,
-        )
-        object.__setattr__(run, "diagnosis", diagnose(run, self._task))
-        for sentence in run.diagnosis:
-            self._note(sentence)
-        return run
-
-    # ------------------------------------------------------------------------------------------ one report
-
-    def _take(self, crew: Crew, report: Report) -> None:
-        match report:
-            case Arrived():
-                self._arrived(crew, report)
-            case Lost(job=job, outcome=Outcome.REJECTED):
-                self._rejected(crew, job, "NaN or infinity")
-            case Lost():
-                self._handle(crew, report)
-            case Failed():
-                self._failed(crew, report)
-            case Died(worker=worker, reason=reason):
-                self._counts["deaths"] += 1
-                self._journal("died", worker=worker, reason=reason)
-                self._note(f"worker {worker} {reason}")
-            case Joined(workers=workers):
-                for worker in workers:
-                    self._journal("joined", worker=worker)
-                self._handle(crew, report)
-            case Left(worker=worker):
-                self._journal("left", worker=worker)
-                self._handle(crew, report)
-
-    def _arrived(self, crew: Crew, report: Arrived) -> None:
-        server = self._server
-        t = server.iteration
-        try:
-            commands = server.handle(report)
-        except EndedJob:
-            return  # an answer to a job that was given up: dropped, as the server says
-        except WorkerError as error:
-            self._rejected(crew, report.job, str(error))
-            return
-        ended = server.ended[0]
-        self._recorder.record(self._clock(), commands, server.ended)
-        if self._files is not None:
-            self._files.append("fingerprints.bin", fingerprint(report.update))
-        for command in commands:
-            crew.execute(command)
-        delay = t - ended.job.iteration
-        self._delay_sum += delay
-        if delay > self._delay_max:
-            self._delay_max = delay
-        self._in_a_row.pop(ended.job.worker, None)
-        if self._metrics.due(server.iteration):
-            self._measure()
-        if self._checkpoint_every is not None and server.iteration % self._checkpoint_every == 0:
-            self._checkpoint()
-
-    def _handle(self, crew: Crew, event: Event) -> None:
-        commands = self._server.handle(event)
-        self._recorder.record(self._clock(), commands, self._server.ended)
-        for command in commands:
-            crew.execute(command)
-
-    def _rejected(self, crew: Crew, job: int, why: str) -> None:
-        worker = self._worker_of(job)
-        self._counts["rejected"] += 1
-        self._in_a_row[worker] += 1
-        self._journal("rejected", worker=worker, job=job, reason=why)
-        if self._counts["rejected"] == 1:
-            self._note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
-        if self._in_a_row[worker] < self._max_failures:
-            self._handle(crew, Lost(job, Outcome.REJECTED))
-            return
-        # Retired first, so that its job goes to somebody else.
-        self._retire(crew, worker, job, f"{self._in_a_row[worker]} updates in a row were rejected: {why}")
-
-    def _retire(self, crew: Crew, worker: int, job: int, why: str) -> None:
-        self._retired.add(worker)
-        self._journal("retired", worker=worker, reason=why)
-        self._note(f"worker {worker} is retired: {why}")
-        crew.retire(worker)
-        self._journal("left", worker=worker)
-        self._handle(crew, Lost(job, Outcome.REJECTED))
-        self._handle(crew, Left(worker))
-        if not self._server.workers:
-            broken = not np.isfinite(self._server.x).all()
-            if broken:
-                self._diverged = self._server.iteration
-                return
-            raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
-
-    def _failed(self, crew: Crew, report: Failed) -> None:
-        self._counts["exceptions"] += 1
-        self._in_a_row[report.worker] += 1
-        last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
-        self._journal("failed", worker=report.worker, job=report.job, reason=last)
-        if last not in self._told:
-            self._told.add(last)
-            self._note(
-                f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
-            )
-        if self._in_a_row[report.worker] >= self._max_failures:
-            self._handle(crew, Lost(report.job))
-            self._journal("stopped", reason=last)
-            if self._files is not None:
-                self._checkpoint()
-            raise WorkersFailed(
-                f"worker {report.worker} failed {self._in_a_row[report.worker]} times in a row, at last with {last}; "
-                f"mend the task and go on with resume=True. The traceback:\n{report.error}"
-            )
-        self._handle(crew, Lost(report.job))
-
-    def _worker_of(self, job: int) -> int:
-        return next(known.worker for known in self._server.in_flight if known.id == job)
-
-    # ------------------------------------------------------------------------------------------ now and then
-
-    def _measure(self, at: float | None = None) -> None:
-        seconds = self._clock() if at is None else at
-        row = self._metrics.take(self._server.iteration, seconds, self._server.output)
-        if self._metrics.diverged:
-            self._diverged = self._server.iteration
-            self._journal("diverged")
-            return
-        if self._files is not None:
-            self._files.add_line("metrics.jsonl", row)
-        if self._target is not None and self._target.met(row):
-            self._reached = True
-        for listener in self._listeners:
-            listener.measured(self._server.iteration, seconds, row)
-        if self._metrics.blown_up and not self._blown_up:
-            self._blown_up = True
-            self._note(on_blow_up(self._metrics, self._method, self._delay_max, self._server.max_concurrency))
-
-    def _checkpoint(self) -> None:
-        assert self._files is not None
-        began = time.monotonic()
-        self._files.checkpoint(self._server.state(), self._clock(), self._recorder, self._keep)
-        now = time.monotonic()
-        self._next_checkpoint = now + max(self._checkpoint_seconds, 20 * (now - began))
-
-    def _tick(self, now: float) -> None:
-        iteration = self._server.iteration
-        speed = (iteration - self._tick_iteration) / max(now - self._ticked, 1e-9)
-        self._tick_iteration, self._ticked = iteration, now
-        status = Status(
-            iteration,
-            self._iterations,
-            self._clock(),
-            speed,
-            len(self._server.workers),
-            self._delay_sum / max(1, iteration - self._started_at),
-            self._delay_max,
-            self._metrics.shown,
-        )
-        for listener in self._listeners:
-            listener.progressed(status)
-        if self._files is not None:
-            if self._checkpoint_every is None and now >= self._next_checkpoint:
-                self._checkpoint()
-            else:
-                self._files.flush(self._recorder)
-        self._next_tick = time.monotonic() + TICK
-
-    # ------------------------------------------------------------------------------------------ small things
-
-    def _clock(self) -> float:
-        return time.monotonic() - self._start
-
-    def _note(self, message: str) -> None:
-        for listener in self._listeners:
-            listener.noted(message)
-
-    def _journal(self, event: str, **words: Any) -> None:
-        if self._files is not None:
-            row = {"event": event, "iteration": self._server.iteration, "seconds": self._clock(), **words}
-            self._files.add_line("journal.jsonl", row)
-
-    def _load_counts(self) -> None:
-        """What had gone wrong before the checkpoint."""
-        assert self._files is not None
-        for row in configuration.journal(self._files.path):
-            name = {"rejected": "rejected", "failed": "exceptions", "died": "deaths"}.get(row["event"])
-            if name is not None:
-                self._counts[name] += 1

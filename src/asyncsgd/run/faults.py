@@ -1,0 +1,68 @@
+"""What went wrong on the way: counted, and how often in a row for each worker."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong on the way, in jobs and in workers."""
+
+    rejected: int = 0
+    """Updates with NaN or infinity, or of the wrong kind."""
+    exceptions: int = 0
+    """Jobs in which the user's code raised."""
+    deaths: int = 0
+    """Worker processes that were killed, hung or crashed, and were replaced."""
+    retired: tuple[int, ...] = ()
+    """Workers that the run went on without."""
+
+
+class Troubles:
+    """Counts faults while a run goes on."""
+
+    def __init__(self) -> None:
+        self._counts = {"rejected": 0, "failed": 0, "died": 0}
+        self._retired: set[int] = set()
+        self._in_a_row: dict[int, int] = defaultdict(int)  # of a worker, since its last good update
+        self._shown: set[str] = set()
+
+    def count(self, what: str, worker: int) -> int:
+        """A job of this worker was ``rejected`` or has ``failed``: how many now in a row."""
+        self._counts[what] += 1
+        self._in_a_row[worker] += 1
+        return self._in_a_row[worker]
+
+    def died(self) -> None:
+        """A worker process is gone."""
+        self._counts["died"] += 1
+
+    def retired(self, worker: int) -> None:
+        """The run goes on without it."""
+        self._retired.add(worker)
+
+    def fine(self, worker: int) -> None:
+        """A good update came."""
+        self._in_a_row.pop(worker, None)
+
+    def first(self, words: str) -> bool:
+        """Whether this has not been shown yet."""
+        new = words not in self._shown
+        self._shown.add(words)
+        return new
+
+    def load(self, journal: Iterable[Mapping[str, Any]]) -> None:
+        """What had gone wrong before a resume. Retired workers get another chance: the user may have mended them."""
+        for row in journal:
+            if row["event"] in self._counts:
+                self._counts[row["event"]] += 1
+
+    @property
+    def faults(self) -> Faults:
+        """All of it."""
+        counts = self._counts
+        return Faults(counts["rejected"], counts["failed"], counts["died"], tuple(sorted(self._retired)))
