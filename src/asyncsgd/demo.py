@@ -1,28 +1,34 @@
-"""``make demo``: one straggler among eight workers, every method to the same accuracy on the same clock."""
+"""``make demo``: digits, four worker processes of which one is ten times slower, four methods to the same accuracy."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from asyncsgd import methods, tasks
+from asyncsgd import methods, theory
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
-from asyncsgd.simulation import Run, durations, simulate
+from asyncsgd.engines import processes
+from asyncsgd.run import Listener, TrainingRun, train
+from asyncsgd.run.listeners import Status
 
-TARGET = 1e-3
-ITERATIONS = 2000
-SEEDS = 9
+TARGET = 0.95
+STEP = 0.15
+JOB = 0.012
+"""Seconds that a job takes at least, so that four workers on two processors behave like four machines."""
+MOST = 6000
+HEADINGS = ("method", "seconds", "speed-up", "predicted", "gradients", "per second", "τ avg", "τ max")
 
 
 @dataclass(frozen=True)
@@ -31,99 +37,213 @@ class Row:
 
     method: str
     seconds: float | None
-    """Simulated time to the target, the median over the seeds; None if most never got there."""
+    """To the target; None if it never got there."""
+    speedup: float | None
+    """Measured, against mini-batch SGD."""
+    predicted: float
+    """The ratio of the times per gradient that the theory expects."""
     gradients: int
     per_second: float
     average_delay: float
     maximum_delay: int
 
 
-def _candidates(stepsize: float, workers: int) -> dict[str, Method]:
-    most = max(1, workers - 1)
+def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
+    """Train four times, print the table, write the page."""
+    runs = measure(workers, slowdown, directory)
+    rows = summarise(runs, workers, slowdown)
+    page = _page(runs, rows, workers, slowdown, directory)
+    if as_json:
+        json.dump([asdict(row) for row in rows], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console(highlight=False)
+    console.print(_table(rows, workers, slowdown))
+    console.print(
+        f"The page: {page}" if page else "For a page with pictures: pip install 'asyncsgd[report]'", soft_wrap=True
+    )
+    console.print(f"Each run is kept; for instance: asyncsgd replay {directory / 'asynchronous'}", soft_wrap=True)
+
+
+def candidates(workers: int) -> dict[str, Method]:
+    """The same step for everybody."""
     return {
-        "mini-batch": methods.minibatch_sgd(stepsize),
-        "over-selection": methods.over_selection(stepsize * most, goal=most, ask=workers),
-        "asynchronous": methods.async_sgd(stepsize),
-        "delay-adaptive": methods.delay_adaptive(stepsize),
+        "mini-batch": methods.minibatch_sgd(STEP),
+        "asynchronous": methods.async_sgd(STEP),
+        "delay-adaptive": methods.delay_adaptive(STEP),
+        "Algorithm 2": methods.federated_async_sgd(STEP, concurrency=workers),
     }
 
 
-def measure(workers: int, slowdown: float) -> list[Row]:
-    """Every candidate to the same loss, with progress on the terminal."""
+def measure(workers: int, slowdown: float, directory: Path) -> dict[str, TrainingRun]:
+    """Every candidate to the same accuracy, with a bar for each."""
     count("workers", workers)
     positive("slowdown", slowdown)
     if workers < 2:
         raise BadParameter("workers", workers, "leaves nobody to wait for", "pass at least 2")
     if slowdown < 1:
         raise BadParameter("slowdown", slowdown, "makes the last worker faster", "pass at least 1")
-    task = tasks.quadratic(dim=10, workers=workers, noise=0.15)
-    speeds = durations.fixed([1.0] * (workers - 1) + [slowdown])
-    candidates = _candidates(0.02, workers)
-    rows = []
+    task = _digits(workers)
+    engine = processes(workers, seconds=_durations(workers, slowdown))
+    runs: dict[str, TrainingRun] = {}
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("the first run ever compiles for half a minute", total=len(candidates))
-        for name, method in candidates.items():
-            runs = [simulate(task, method, speeds, iterations=ITERATIONS, every=1, seed=seed) for seed in range(SEEDS)]
-            rows.append(_summary(name, runs))
-            progress.update(bar, advance=1, description=f"{name} done")
+    columns = (TextColumn("{task.fields[name]:>15}"), BarColumn(bar_width=24), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        for name, method in candidates(workers).items():
+            folder = directory / name.replace(" ", "-").lower()
+            if (folder / "run.json").exists():
+                shutil.rmtree(folder)
+            runs[name] = train(
+                task,
+                method,
+                engine=engine,
+                iterations=MOST,
+                until=f"accuracy >= {TARGET}",
+                every=10,
+                directory=folder,
+                progress=False,
+                listeners=[_Bar(bars, name)],
+            )
+    return runs
+
+
+class _Bar(Listener):
+    """A bar that is full when the accuracy is there."""
+
+    def __init__(self, bars: Progress, name: str) -> None:
+        self._bars = bars
+        self._line = bars.add_task("starting workers", total=TARGET, name=name)
+
+    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+        self._bars.update(
+            self._line,
+            completed=min(TARGET, metrics["accuracy"]),
+            description=f"accuracy {metrics['accuracy']:.3f} after {seconds:.1f} s and {iteration} gradients",
+        )
+
+    def progressed(self, status: Status) -> None:
+        self._bars.refresh()
+
+
+def summarise(runs: Mapping[str, TrainingRun], workers: int, slowdown: float) -> list[Row]:
+    """Seconds to the target, measured and predicted."""
+    durations = _durations(workers, slowdown)
+    queued = theory.speedup(durations, workers).queued_fixed / workers
+    always_busy = 1 / sum(1 / duration for duration in durations)
+    expected = {"mini-batch": max(durations) / workers, "Algorithm 2": queued}
+    base = runs["mini-batch"]
+    rows = []
+    for name, run in runs.items():
+        delays = run.trace.delays
+        both = run.reached and base.reached
+        rows.append(
+            Row(
+                method=name,
+                seconds=float(run.metrics["time"][-1]) if run.reached else None,
+                speedup=float(base.metrics["time"][-1] / run.metrics["time"][-1]) if both else None,
+                predicted=expected["mini-batch"] / expected.get(name, always_busy),
+                gradients=run.trace.iterations,
+                per_second=run.trace.iterations / run.seconds,
+                average_delay=delays.average,
+                maximum_delay=delays.maximum,
+            )
+        )
     return rows
 
 
-def _summary(name: str, runs: list[Run]) -> Row:
-    """The median over the seeds of the first time at which the mean of the last 20 losses is at the target."""
-    places = [_first_below(run.metrics["loss"]) for run in runs]
-    reached = sorted(
-        (place, float(run.metrics["time"][place])) for place, run in zip(places, runs, strict=True) if place
+def _durations(workers: int, slowdown: float) -> list[float]:
+    return [JOB] * (workers - 1) + [slowdown * JOB]
+
+
+def _digits(workers: int) -> Any:
+    """A network with one hidden layer on scikit-learn's 8 x 8 digits; a quarter of them is held out."""
+    try:
+        import torch
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+    except ModuleNotFoundError as error:
+        raise UsageError(f"the demo needs {error.name}; pip install 'asyncsgd[demo]'") from error
+    from asyncsgd import tasks
+
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=0, stratify=labels)
+    train_x, test_x, train_y, test_y = (torch.tensor(part) for part in parts)
+    torch.manual_seed(0)
+    return tasks.torch(
+        model=torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)),
+        loss=torch.nn.CrossEntropyLoss(),
+        data=(train_x.float(), train_y),
+        test=(test_x.float(), test_y),
+        batch_size=32,
+        workers=workers,
     )
-    half = len(runs) // 2
-    found = reached[half] if len(reached) > half else None
-    delays, time = runs[0].trace.delays, runs[0].metrics["time"]
-    return Row(
-        method=name,
-        seconds=found[1] if found else None,
-        gradients=found[0] if found else ITERATIONS,
-        per_second=ITERATIONS / float(time[-1]),
-        average_delay=delays.average,
-        maximum_delay=delays.maximum,
-    )
-
-
-def _first_below(losses: NDArray[np.float64]) -> int | None:
-    smooth = np.convolve(losses, np.ones(20) / 20, mode="valid")
-    below = np.flatnonzero(smooth <= TARGET)
-    return int(below[0]) + 19 if below.size else None
-
-
-def show(workers: int, slowdown: float, as_json: bool) -> None:
-    """Print the comparison."""
-    rows = measure(workers, slowdown)
-    if as_json:
-        json.dump([asdict(row) for row in rows], sys.stdout, indent=2)
-        sys.stdout.write("\n")
-        return
-    Console().print(_table(rows, workers, slowdown))
 
 
 def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{workers} workers, one {slowdown:g} times slower: simulated seconds to loss {TARGET:g}",
-        caption="noisy quadratic, the same step per gradient, median of 9 seeds; τ: delays",
+        padding=(0, 1, 0, 0),
+        title=f"{workers} workers, one {slowdown:g} times slower: seconds to {TARGET:.0%} accuracy",
+        caption="predicted: from the times per gradient alone; τ: delay, in updates",
     )
-    for heading in ("method", "seconds", "speed-up", "gradients", "gradients/s", "τ avg", "τ max"):
+    for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
-    base = rows[0].seconds
     for row in rows:
-        cells: list[Any] = [
-            row.method,
-            f"not in {ITERATIONS}" if row.seconds is None else f"{row.seconds:.0f}",
-            "" if row.seconds is None or base is None else f"{base / row.seconds:.1f}×",
-            str(row.gradients),
-            f"{row.per_second:.2f}",
-            f"{row.average_delay:.1f}",
-            str(row.maximum_delay),
-        ]
-        table.add_row(*cells)
+        table.add_row(*_cells(row))
     return table
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row.method,
+        "not reached" if row.seconds is None else f"{row.seconds:.1f}",
+        "–" if row.speedup is None else f"{row.speedup:.1f}×",
+        f"{row.predicted:.1f}×",
+        str(row.gradients),
+        f"{row.per_second:.0f}",
+        f"{row.average_delay:.1f}",
+        str(row.maximum_delay),
+    ]
+
+
+def _page(
+    runs: Mapping[str, TrainingRun], rows: list[Row], workers: int, slowdown: float, directory: Path
+) -> Path | None:
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        return None
+    from asyncsgd.report import charts
+    from asyncsgd.report.figures import figure, svg
+    from asyncsgd.report.page import Page
+
+    lead = (
+        f"{workers} workers on this machine, the last one {slowdown:g} times slower. Nobody waits for it, or everybody."
+    )
+    page = Page("asyncsgd demo", lead)
+    page.section("Time to the same accuracy")
+    page.table(HEADINGS, [_cells(row) for row in rows], f"scikit-learn's digits, to {TARGET:.0%} on held-out ones")
+    with figure() as (fig, axes):
+        charts.convergence(axes, runs, "accuracy")
+        axes.axhline(TARGET, color="#777777", linewidth=0.8, linestyle=":")
+        page.figure(svg(fig, "accuracy"), "Accuracy on held-out digits over real seconds.")
+    page.section("Who worked when")
+    begin = 3 * slowdown * JOB  # the first jobs of a process are slower than the others: libraries warm up
+    largest = max(int(run.trace.delay.max(initial=1)) for run in runs.values())
+    with figure(rows=len(runs), height=1.15 * len(runs) + 0.6, sharex=True) as (fig, axes):
+        for panel, (name, run) in zip(axes, runs.items(), strict=True):
+            colours = charts.timeline(panel, run.trace, until=2 * begin, start=begin, largest=largest)
+            panel.set_title(name, loc="left")
+        axes[-1].set_xlabel("seconds")
+        charts.delay_bar(fig, colours, axes)
+        caption = "A bar is a job; white gaps are waiting. Hatched: under way when the picture ends."
+        page.figure(svg(fig, "timeline"), caption)
+    page.section("How late the updates came")
+    with figure() as (fig, axes):
+        charts.delays(axes, {name: run.trace for name, run in runs.items()})
+        page.figure(svg(fig, "delays"), "Share of updates whose delay was at most so many updates.")
+    page.section("What the runs say about themselves")
+    for name, run in runs.items():
+        page.text(f"{name}: {'; '.join((*run.diagnosis.problems, *run.diagnosis.facts))}.")
+    return page.write(directory / "index.html")

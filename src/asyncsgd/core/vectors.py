@@ -20,6 +20,7 @@ LANES = 1024
 
 def subtract_scaled(x: Vector, scale: float, g: Vector, out: Vector) -> None:
     """``out[i] = x[i] - scale * g[i]``, reading x and g once and writing out once. ``out`` may be x."""
+    scale = float(scale)  # a NumPy float64 would be multiplied in float64 where g is float32
     n = x.shape[0]
     scratch = np.empty(min(n, BLOCK), dtype=x.dtype)
     if n <= BLOCK:

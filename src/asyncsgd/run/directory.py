@@ -71,6 +71,7 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
         for file in checkpoints.listed(self.path / "checkpoints"):
             file.unlink()
+        self._sweep()
         write_bytes(self.path / "job.pkl", package)
         write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
         self._open()
@@ -78,20 +79,35 @@ class RunDirectory:
         self._log.flush(recorder)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with those that are newer."""
+        """The newest checkpoint that is whole, or None if there has never been one; what is wrong with newer ones.
+
+        Those are put aside under another name, as the files beside them are about to be shortened.
+        """
         complaints: list[str] = []
+        damaged: list[Path] = []
+        found = None
         for path in checkpoints.listed(self.path / "checkpoints"):
             try:
-                return checkpoints.read(path), complaints
+                found = checkpoints.read(path)
+                break
             except BadCheckpoint as error:
                 complaints.append(str(error))
-        return None, complaints
+                damaged.append(path)
+        if damaged and found is None:
+            fix = "restore one from a backup, or begin a run in another directory"
+            raise BadCheckpoint(f"{self.path} has no checkpoint that can be read: {'; '.join(complaints)}; {fix}")
+        for path in damaged:
+            path.rename(path.with_name(f"{path.name}.damaged"))
+        return found, complaints
 
-    def resume(self, checkpoint: Checkpoint, config: dict[str, Any]) -> Recorder:
+    def resume(self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes) -> Recorder:
         """Take every file back to where it was at the checkpoint; the recorder to go on with."""
         state = checkpoint.state
         active = [int(row[0]) for row in state["active"]]
-        trace = Trace.read(self.path / "trace.log").rewind(len(state["outcomes"]), active)
+        try:
+            trace = Trace.read(self.path / "trace.log").rewind(len(state["outcomes"]), active)
+        except (FileNotFoundError, TraceError) as error:
+            raise BadRunDirectory(f"the trace of {self.path} is gone or damaged ({error}); restore it") from error
         (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
         for name in APPENDED:
             path, length = self.path / name, checkpoint.lengths[name]
@@ -99,9 +115,17 @@ class RunDirectory:
                 raise BadRunDirectory(f"{path} is shorter than at the last checkpoint; restore it from a backup")
             os.truncate(path, length)
         self._log = TraceLog.reopen(self.path / "trace.log", trace)
+        self._sweep()
+        write_bytes(self.path / "job.pkl", package)  # the user may have mended the task
         write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
         self._open()
         return Recorder.resume(trace)
+
+    def _sweep(self) -> None:
+        """Whatever a kill left half written; nobody else writes here, as we hold the lock."""
+        for folder in (self.path, self.path / "checkpoints"):
+            for file in folder.glob(".*.tmp"):
+                file.unlink()
 
     def _open(self) -> None:
         for name in APPENDED:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadParameter, EndedJob, WorkerError
+from asyncsgd.compiled.vectors import ready
+from asyncsgd.core.errors import BadParameter, EndedJob, UnknownJob, WorkerError
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
-from asyncsgd.engines.base import Crew, Died, Engine, Failed, Report
+from asyncsgd.core.vectors import is_finite
+from asyncsgd.engines.base import Crew, Died, Engine, EngineError, Failed, Rejected, Report
 from asyncsgd.run import configuration
+from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.faults import Troubles
@@ -68,13 +71,18 @@ class Loop:
 
     def run(self) -> TrainingRun:
         """Start the workers, loop, and sum up."""
-        x = self._task.initial()
-        with self._engine.start(self._task, self._method.work, x) as crew:
-            self._begin(crew)
+        checkpoint = self._look()
+        with self._engine.start(self._task, self._method.work, self._task.initial()) as crew:
+            self._begin(crew, checkpoint)
             with Interrupts() as interrupts:
-                self._loop(crew, interrupts)
-                interrupted = interrupts.received
+                try:
+                    self._loop(crew, interrupts)
+                except (WorkersFailed, EngineError) as error:
+                    self._journal("stopped", reason=str(error).splitlines()[0])
+                    self._save()
+                    raise
                 self._settle()
+                interrupted = interrupts.received
         run = self._summary()
         for listener in self._listeners:
             listener.ended(run)
@@ -82,8 +90,10 @@ class Loop:
             interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
         return run
 
-    def _begin(self, crew: Crew) -> None:
+    def _look(self) -> Checkpoint | None:
+        """What there is to go on from; whatever stands against it is said before anything is started."""
         config = configuration.describe(self._task, self._method, self._engine, self._iterations, self._request.seed)
+        config |= {"every": self._request.every, "until": None if self._target is None else str(self._target)}
         checkpoint = None
         if self._files is not None and self._files.begun:
             if not self._request.resume:
@@ -94,16 +104,22 @@ class Loop:
             for complaint in complaints:
                 self._note(complaint)
         self._config = config
+        return checkpoint
+
+    def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
+        config, package = self._config, configuration.package(self._task, self._method)
         if checkpoint is None:
-            self._server = Server(self._task.initial(), self._method, self._request.seed, crew.allocate)
+            self._server = Server(self._task.initial(), self._method, self._request.seed, crew.allocate, ready(crew.dtype))
             self._recorder = Recorder(metadata={"method": self._method.name, "seed": str(self._request.seed)})
             if self._files is not None:
-                self._files.begin(config, configuration.package(self._task, self._method), self._recorder)
+                self._files.begin(config, package, self._recorder)
         else:
             assert self._files is not None
-            self._recorder = self._files.resume(checkpoint, config)
-            self._server = Server.restore(checkpoint.state, self._method, crew.allocate)
+            self._recorder = self._files.resume(checkpoint, config, package)
+            self._server = Server.restore(checkpoint.state, self._method, crew.allocate, ready(crew.dtype))
             self._metrics.load(self._files.path)
+            if self._target is not None and self._metrics.rows:
+                self._reached = self._target.met(self._metrics.shown)
             self._troubles.load(configuration.journal(self._files.path))
         self._started_at = self._server.iteration
         for listener in self._listeners:
@@ -139,11 +155,7 @@ class Loop:
         if self._diverged is None and self._metrics.last != self._server.iteration:
             self._measure()
         self._journal("ended", seconds=self._clock(), workers=len(self._server.workers))
-        if self._files is not None:
-            if self._diverged is None:
-                self._checkpoint()
-            else:  # the last good checkpoint is worth more than a model that has blown up
-                self._files.flush(self._recorder, sync=True)
+        self._save()
 
     def _summary(self) -> TrainingRun:
         server, method = self._server, self._method
@@ -171,10 +183,12 @@ class Loop:
         match report:
             case Arrived():
                 self._arrived(crew, report)
-            case Lost(job=job, outcome=Outcome.REJECTED):
-                self._rejected(crew, job, "NaN or infinity")
+            case Lost(job=job) | Rejected(job=job) | Failed(job=job) if not self._in_flight(job):
+                pass  # a report before this one, in the same list, had it cancelled or its worker retired
             case Lost():
                 self._handle(crew, report)
+            case Rejected(job=job, worker=worker, reason=reason):
+                self._rejected(crew, worker, job, reason)
             case Failed():
                 self._failed(crew, report)
             case Died(worker=worker, reason=reason):
@@ -185,7 +199,7 @@ class Loop:
                 for worker in workers:
                     self._journal("joined", worker=worker)
                 self._handle(crew, report)
-            case Left(worker=worker):
+            case Left(worker=worker) if worker in self._server.workers:  # else it has been retired
                 self._journal("left", worker=worker)
                 self._handle(crew, report)
 
@@ -196,8 +210,11 @@ class Loop:
             commands = server.handle(report)
         except EndedJob:
             return  # an answer to a job that was given up: dropped, as the server says
+        except UnknownJob:
+            raise  # the engine is wrong: there is no job to give up
         except WorkerError as error:
-            self._rejected(crew, report.job, str(error))
+            owner = next(job.worker for job in server.in_flight if job.id == report.job)
+            self._rejected(crew, owner, report.job, str(error))
             return
         ended = server.ended[0]
         self._recorder.record(self._clock(), commands, server.ended)
@@ -213,7 +230,7 @@ class Loop:
         if self._metrics.due(server.iteration):
             self._measure()
         if self._request.checkpoint_every is not None and server.iteration % self._request.checkpoint_every == 0:
-            self._checkpoint()
+            self._save()
 
     def _handle(self, crew: Crew, event: Event) -> None:
         commands = self._server.handle(event)
@@ -221,8 +238,7 @@ class Loop:
         for command in commands:
             crew.execute(command)
 
-    def _rejected(self, crew: Crew, job: int, why: str) -> None:
-        worker = self._worker_of(job)
+    def _rejected(self, crew: Crew, worker: int, job: int, why: str) -> None:
         in_a_row = self._troubles.count("rejected", worker)
         self._journal("rejected", worker=worker, job=job, reason=why)
         if self._troubles.first("rejected"):
@@ -242,8 +258,7 @@ class Loop:
         self._handle(crew, Lost(job, Outcome.REJECTED))
         self._handle(crew, Left(worker))
         if not self._server.workers:
-            broken = not np.isfinite(self._server.x).all()
-            if broken:
+            if not is_finite(self._server.x):
                 self._diverged = self._server.iteration
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
@@ -258,17 +273,14 @@ class Loop:
             )
         if in_a_row >= self._request.max_failures:
             self._handle(crew, Lost(report.job))
-            self._journal("stopped", reason=last)
-            if self._files is not None:
-                self._checkpoint()
             raise WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
                 f"mend the task and go on with resume=True. The traceback:\n{report.error}"
             )
         self._handle(crew, Lost(report.job))
 
-    def _worker_of(self, job: int) -> int:
-        return next(known.worker for known in self._server.in_flight if known.id == job)
+    def _in_flight(self, job: int) -> bool:
+        return self._server.outcome(job) is Outcome.IN_FLIGHT
 
     # ------------------------------------------------------------------------------------------ now and then
 
@@ -294,10 +306,14 @@ class Loop:
         seen = diagnose(trace, self._metrics.columns(), self._method, self._task, self._server.x, self._troubles.faults)
         self._note("the loss is blowing up:\n" + "\n".join(f"  {line}" for line in (*seen.problems, *seen.facts)))
 
-    def _checkpoint(self) -> None:
-        assert self._files is not None
+    def _save(self) -> None:
+        if self._files is None:
+            return
         began = time.monotonic()
-        self._files.checkpoint(self._server.state(), self._clock(), self._recorder, self._request.keep)
+        if self._diverged is None and is_finite(self._server.x):
+            self._files.checkpoint(self._server.state(), self._clock(), self._recorder, self._request.keep)
+        else:  # the last good checkpoint is worth more than a model that has blown up
+            self._files.flush(self._recorder, sync=True)
         now = time.monotonic()
         self._next_checkpoint = now + max(self._request.checkpoint_seconds, 20 * (now - began))
 
@@ -319,7 +335,7 @@ class Loop:
             listener.progressed(status)
         if self._files is not None:
             if self._request.checkpoint_every is None and now >= self._next_checkpoint:
-                self._checkpoint()
+                self._save()
             else:
                 self._files.flush(self._recorder)
         self._next_tick = time.monotonic() + TICK

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -86,15 +87,16 @@ def replay(
             raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
     known = marks((path / "fingerprints.bin").read_bytes())
     arrivals = Arrivals.of(trace)
-    watch = _Watch(known, stop, progress)
-    with limited(config.get("threads")):
+    journal = read_lines(path, "journal.jsonl")
+    with _Threads(journal) as threads:
+        watch = _Watch(known, stop, progress, threads)
         update, _, _, broken = replay_core(
             arrivals,
             task,
             method,
             seed=int(config["seed"]),
             watch=watch,
-            present=_Membership(read_lines(path, "journal.jsonl")),
+            present=_Membership(journal),
         )
     if broken is not None:
         job = int(arrivals.job[broken])
@@ -110,8 +112,9 @@ def replay(
 class _Watch:
     """Compares every update with the run's, and keeps the one that was asked for."""
 
-    def __init__(self, known: Any, stop: int | None, progress: Callable[[int], None] | None) -> None:
+    def __init__(self, known: Any, stop: int | None, progress: Callable[[int], None] | None, threads: _Threads) -> None:
         self._known, self._stop, self._progress = known, stop, progress
+        self._threads = threads
         self.compared = 0
         self.arrival: Arrival | None = None
         self.update: Vector | None = None
@@ -129,6 +132,7 @@ class _Watch:
             self.compared += 1
         if self._progress is not None:
             self._progress(1)
+        self._threads.set(t + 1)
         if t == self._stop:
             self.arrival, self.update = _kept(arrival), g.copy()
             return True
@@ -139,6 +143,28 @@ def _kept(arrival: Arrival) -> Arrival:
     """A copy that no later update overwrites."""
     values = {name: getattr(arrival, name) for name in Arrival.__slots__}
     return Arrival(**{**values, "x": arrival.x.copy(), "point": arrival.point.copy()})
+
+
+class _Threads:
+    """As many threads as the workers had, which may have changed when the run was resumed: jobs end at a resume."""
+
+    def __init__(self, journal: list[dict[str, Any]]) -> None:
+        starts = [row for row in journal if row["event"] in ("started", "resumed")]
+        self._since = {row["iteration"]: row["threads"] for row in starts}
+        self._limit = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.set(0)
+        return self
+
+    def set(self, iteration: int) -> None:
+        """What arrives at this iteration is computed next."""
+        if iteration in self._since:
+            self._limit.close()
+            self._limit.enter_context(limited(self._since[iteration]))
+
+    def __exit__(self, *error: object) -> None:
+        self._limit.close()
 
 
 class _Membership:

@@ -23,6 +23,9 @@ class Target:
     at_least: bool
     bound: float
 
+    def __str__(self) -> str:
+        return f"{self.metric} {'>=' if self.at_least else '<='} {self.bound!r}"
+
     @classmethod
     def parse(cls, text: str) -> Target:
         """From words such as ``accuracy >= 0.95``."""

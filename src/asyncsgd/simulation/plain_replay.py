@@ -75,8 +75,10 @@ def replay_core(
         if watch is not None and watch(arrival, g):
             break
         before = update.version
-        weights[t] = update.weigh(arrival)
-        _, steps[t] = update.apply(arrival, g, weights[t])
+        # A plain float: NumPy's own would make it a sum in float64 where the model is float32.
+        weight = update.weigh(arrival)
+        weights[t] = weight
+        _, steps[t] = update.apply(arrival, g, weight)
         update.points.give_back(slot)
         version[t + 1] = update.version
         flush[t] = update.version != before

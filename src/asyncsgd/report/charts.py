@@ -1,0 +1,96 @@
+"""What runs look like, drawn into matplotlib axes: who worked when, how fast it learned, how late updates came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.events import Outcome
+from asyncsgd.report.figures import COLOURS, INK, MARKERS
+from asyncsgd.trace import Trace
+
+UNDONE = "#b9c0c7"
+
+
+def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest: int | None = None) -> Any:
+    """One row per worker, a bar per job from the start of computing to the arrival, coloured by delay.
+
+    A job that waited behind others of its worker begins where the one before ended. What did not arrive is grey and
+    hatched. Returns the colours, for a colour bar.
+    """
+    import matplotlib as mpl
+
+    jobs = trace.jobs
+    largest = max(1, int(trace.delay.max(initial=0))) if largest is None else largest
+    colours: Any = mpl.cm.ScalarMappable(mpl.colors.LogNorm(1, largest + 1), "viridis_r")
+    workers = np.unique(jobs.worker)
+    row_of = {int(worker): row for row, worker in enumerate(workers)}
+    free: dict[int, float] = {}
+    for k in range(len(trace)):
+        worker = int(jobs.worker[k])
+        end = float(jobs.ended_time[k])
+        end = np.inf if np.isnan(end) else end
+        begin = max(float(jobs.assigned_time[k]), free.get(worker, -np.inf))
+        free[worker] = end
+        if begin >= until or end <= start or begin >= end:
+            continue
+        arrived = Outcome(jobs.outcome[k]).arrived and end <= until
+        delay = int(jobs.ended_iteration[k] - jobs.assigned_iteration[k])
+        axes.barh(
+            row_of[worker],
+            min(end, until) - max(begin, start),
+            left=max(begin, start),
+            height=0.74,
+            color=colours.to_rgba(1 + delay) if arrived else "none",
+            edgecolor="white" if arrived else UNDONE,
+            hatch=None if arrived else "////",
+            linewidth=0.6,
+        )
+    axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
+    axes.set_xlim(start, until)
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.spines[["left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return colours
+
+
+def delay_bar(fig: Any, colours: Any, axes: Any) -> None:
+    """The colour bar of a timeline, in delays."""
+    bar = fig.colorbar(colours, ax=axes, shrink=0.9, pad=0.01)
+    top = round(colours.norm.vmax) - 1
+    ticks = sorted({0, *[t for t in (1, 3, 10, 30, 100, 300, 1000) if t < 0.7 * top], top})
+    bar.set_ticks([1 + tick for tick in ticks], labels=[str(tick) for tick in ticks])
+    bar.minorticks_off()
+    bar.set_label("delay (updates)")
+    bar.outline.set_visible(False)
+
+
+def convergence(axes: Any, runs: Mapping[str, Any], metric: str, over: str = "time") -> None:
+    """A metric of several runs over seconds or iterations; lines differ in colour and marker."""
+    for place, (name, run) in enumerate(runs.items()):
+        x, y = run.metrics[over], run.metrics[metric]
+        every = max(1, len(x) // 8)
+        style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+        axes.plot(x, y, label=name, markevery=(place % every, every), **style)
+    axes.set_xlabel("seconds" if over == "time" else "iterations")
+    axes.set_ylabel(metric)
+    axes.legend()
+
+
+def delays(axes: Any, traces: Mapping[str, Trace]) -> None:
+    """How the delays are spread: the share of updates that came at most so late."""
+    for place, (name, trace) in enumerate(traces.items()):
+        values = np.sort(trace.delay)
+        share = np.arange(1, len(values) + 1) / max(1, len(values))
+        axes.step(values + 1, share, where="post", label=name, marker="", color=COLOURS[place % len(COLOURS)])
+    axes.set_xscale("log")
+    ticks = [tick for tick in (0, 1, 3, 10, 30, 100, 300, 1000, 3000) if tick + 1 <= axes.get_xlim()[1]]
+    axes.set_xticks([1 + tick for tick in ticks], labels=[str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("delay (updates)")
+    axes.set_ylabel("share of updates")
+    axes.set_ylim(0, 1.02)
+    axes.legend(labelcolor=INK)
