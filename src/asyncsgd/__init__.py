@@ -44,7 +44,9 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import tasks, theory, trace
+    from asyncsgd import engines, tasks, theory, trace
+    from asyncsgd.planning import Plan, plan
+    from asyncsgd.run import Replay, TrainingRun, replay, train
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         simulate,
         sweep,
     )
+    from asyncsgd.torch_optimizers import torch_optimizer
     from asyncsgd.trace import Trace
 
 __version__ = "0.1.0"
@@ -77,11 +80,14 @@ __all__ = [
     "Lost",
     "Method",
     "Outcome",
+    "Plan",
+    "Replay",
     "Run",
     "Server",
     "Sweep",
     "TargetNotReached",
     "Trace",
+    "TrainingRun",
     "adadelay",
     "adam",
     "async_sgd",
@@ -91,6 +97,7 @@ __all__ = [
     "delay_adaptive",
     "delayed_average",
     "durations",
+    "engines",
     "errors",
     "fedasync",
     "fedbuff",
@@ -104,7 +111,9 @@ __all__ = [
     "momentum",
     "over_selection",
     "picky_sgd",
+    "plan",
     "rennala",
+    "replay",
     "ringmaster",
     "shuffled_async_sgd",
     "simulate",
@@ -112,15 +121,21 @@ __all__ = [
     "sweep",
     "tasks",
     "theory",
+    "torch_optimizer",
     "trace",
+    "train",
 ]
 
 # Loaded when first asked for, so that `import asyncsgd` stays fast.
 _SIMULATION = "asyncsgd.simulation"
 _LATER = {
     "Trace": "asyncsgd.trace",
+    "engines": "asyncsgd.engines",
+    **dict.fromkeys(("Plan", "plan"), "asyncsgd.planning"),
+    **dict.fromkeys(("Replay", "TrainingRun", "replay", "train"), "asyncsgd.run"),
     "tasks": "asyncsgd.tasks",
     "theory": "asyncsgd.theory",
+    "torch_optimizer": "asyncsgd.torch_optimizers",
     "trace": "asyncsgd.trace",
     **dict.fromkeys(
         ("Comparison", "DivergenceWarning", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION

@@ -58,17 +58,18 @@ def _root(version: Version = False) -> None:
 
 @app.command()
 def demo(
-    workers: Annotated[int, typer.Option(help="How many workers.")] = 8,
+    workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
     slowdown: Annotated[float, typer.Option(help="How many times slower the last one is.")] = 10.0,
+    directory: Annotated[Path, typer.Option(help="Where the runs and the page go.")] = Path("runs/demo"),
     json: Json = False,
 ) -> None:
-    """One straggler among eight workers: synchronous against asynchronous, simulated.
+    """Train on digits with one straggler among four worker processes, waiting for it and not. About a minute.
 
-    Example: asyncsgd demo --workers 16 --slowdown 30
+    Example: asyncsgd demo --workers 6 --slowdown 20
     """
     from asyncsgd.demo import show
 
-    show(workers=workers, slowdown=slowdown, as_json=json)
+    show(workers=workers, slowdown=slowdown, directory=directory, as_json=json)
 
 
 @app.command()
@@ -141,6 +142,122 @@ def sweep(config: File, json: Json = False) -> None:
     _show(rows, json, f"{config.name}: best of the grid")
 
 
+@app.command()
+def paper(
+    output: Annotated[Path, typer.Option(help="Folder for the page, the figures and claims.json.")] = Path("paper"),
+    only: Annotated[str | None, typer.Option(metavar="3,5", help="Check only the claims with these numbers.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print claims.json instead of a table.")] = False,
+) -> None:
+    """Measure every claim of the paper: a page, figures and verdicts in one folder. Takes about three minutes.
+
+    Exit code 1 if some claim could not be judged. Example: asyncsgd paper --only 3,5 --output paper
+    """
+    from asyncsgd.experiments.terminal import show
+
+    if not show(output, only, as_json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    durations: Annotated[
+        Path, typer.Argument(metavar="DURATIONS", help="CSV or Parquet: a column per worker, worker,duration, a trace.")
+    ],
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="10,100", help="Jobs in flight to try; by default up to one per worker.")
+    ] = None,
+    heterogeneous: Annotated[bool, typer.Option("--heterogeneous", help="Data differ between workers.")] = False,
+    epsilon: Annotated[float, typer.Option(help="Accuracy ε = E‖∇f‖², in units of L·(f(x₀)-f*).")] = 0.01,
+    noise: Annotated[float | None, typer.Option(help="Gradient noise σ²/ε; ten times the workers if left out.")] = None,
+    heterogeneity: Annotated[float | None, typer.Option(help="ζ²/ε; as large as the noise if left out.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
+    page: Annotated[Path | None, typer.Option(help="Where to write the page; plan.html if left out.")] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
+    json: Json = False,
+) -> None:
+    """Would asynchronous SGD help? Measured durations in; method, concurrency, step and a page out.
+
+    DURATIONS is CSV or Parquet: one column per worker, rows under worker,duration, or the trace of a run.
+
+    Example: asyncsgd plan examples/durations.csv --concurrency 4,8,12
+    """
+    from asyncsgd.planning import cli
+
+    options = {"heterogeneous": heterogeneous, "epsilon": epsilon, "noise": noise, "heterogeneity": heterogeneity}
+    with _progress(cli.WHOLE, "simulating") as advance:
+        found = cli.plan(durations, concurrency, seed=seed, progress=advance, **options)
+    cli.show(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
+
+
+@app.command()
+def train(
+    task: Annotated[
+        str | None, typer.Argument(metavar="MODULE:TASK", help="A task, or a function that returns one.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="How many worker processes.")] = 4,
+    iterations: Annotated[int | None, typer.Option(help="How many updates are to arrive.")] = None,
+    method: Annotated[str, typer.Option(help="A recipe, or module:name of your own.")] = "delay_adaptive",
+    stepsize: Annotated[float | None, typer.Option(help="The step of the recipe.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="More of its options.")] = None,
+    until: Annotated[str | None, typer.Option(metavar='"accuracy >= 0.95"', help="Stop when this is so.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Where the run is kept; runs/NAME-1 and so on.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --directory.")] = False,
+    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    every: Annotated[int | None, typer.Option(help="Iterations between evaluations.")] = None,
+    slowdown: Annotated[str | None, typer.Option(metavar="1,1,1,10", help="Pretend that workers are slower.")] = None,
+    seconds: Annotated[str | None, typer.Option(metavar=".1,.1,1", help="Pretend that jobs take this long.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of each worker.")] = None,
+    job_timeout: Annotated[float | None, typer.Option(help="Seconds after which a job is given up.")] = None,
+    json: Json = False,
+) -> None:
+    """Train with worker processes on this machine. Ctrl-C saves and stops; --resume goes on.
+
+    Example: asyncsgd train examples.digits:task --workers 4 --stepsize 0.05 --iterations 2000
+
+    Example: asyncsgd train --resume --directory runs/task-1
+    """
+    from asyncsgd.run import cli
+
+    run = cli.train(
+        task,
+        cli.Wishes(
+            method=method,
+            stepsize=stepsize,
+            settings=set_ or [],
+            iterations=iterations,
+            until=until,
+            directory=directory,
+            resume=resume,
+            seed=seed,
+            every=every,
+            workers=workers,
+            slowdown=slowdown,
+            seconds=seconds,
+            threads=threads,
+            job_timeout=job_timeout,
+        ),
+    )
+    cli.show(run, as_json=json)
+    if run.diverged is not None:
+        raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that you trained in.")],
+    stop: Annotated[int | None, typer.Option(help="Look at the update of this iteration.")] = None,
+    json: Json = False,
+) -> None:
+    """Compute a run again in one process, and say whether it ends with the same model, bit for bit.
+
+    Exit code 1 if it differs. Example: asyncsgd replay runs/task-1 --stop 120
+    """
+    from asyncsgd.run import cli
+
+    if not cli.replay(directory, stop, as_json=json):
+        raise typer.Exit(1)
+
+
 @contextmanager
 def _naming(config: Path) -> Iterator[None]:
     """Say which file a mistake is in."""
@@ -208,10 +325,10 @@ def _cell(value: Any) -> str:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one sentence and exit code 2."""
+    """Run the command line. Exit codes: 0 done, 1 it could not be done, 2 a mistake in the call, 130 Ctrl-C."""
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"asyncsgd: warning: {message}", err=True)
     try:
         app()
     except AsyncSGDError as error:
         typer.echo(f"asyncsgd: {error}", err=True)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, UsageError) else 1)

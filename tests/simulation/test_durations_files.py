@@ -76,7 +76,7 @@ def test_parquet_rows_come_back(tmp_path, table):
 def test_what_spreadsheets_and_pandas_write(tmp_path):
     path = write_csv(tmp_path / "bom.csv", "a, b\r\n1.5 ,2\r\n 3,\r\n\r\n", encoding="utf-8-sig")
     assert samples_of(du.from_csv(path)) == [[1.5, 3.0], [2.0]]
-    assert samples_of(du.from_csv(write_csv(tmp_path / "short.csv", "a,b\n1,2\n3"))) == [[1.0, 3.0], [2.0]]
+    assert samples_of(du.from_csv(write_csv(tmp_path / "short.csv", "a,b\n1,2\n  \n3,"))) == [[1.0, 3.0], [2.0]]
     assert samples_of(du.from_csv(write_csv(tmp_path / "ids.csv", "0,1\n1e0,2\n"))) == [[1.0], [2.0]]
     assert samples_of(du.from_csv(write_csv(tmp_path / "one.csv", "0\n1\n2\n"))) == [[1.0, 2.0]]
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, np.nan]}, index=[7, 9])
@@ -227,7 +227,8 @@ def test_traces_without_times_are_refused(rows, message):
         ("a\ninf\n", "line 2, column 'a' = inf is no duration"),
         ("a\n1_0\n", "line 2, column 'a' = '1_0' is not a number"),
         ("a,b\n1,2\n\n,4\n5,\n", r"line 5, column 'a' = '5' follows an empty cell \(line 4\); leave cells empty only"),
-        ("a,b\n1,2,3\n", r"line 2 = \['1', '2', '3'\] has 3 cells under 2 names"),
+        ("a,b\n1,2,3\n", r"line 2 = \['1', '2', '3'\] has 3 cells under 2 names; name every column"),
+        ("a,b\n1,2\n3\n", r"line 3 = \['3'\] has 1 cells under 2 names; write all commas, also around empty cells"),
         ("a,a\n1,2\n", "line 1 = 'a' names two columns"),
         (",a\n0,1\n", r"line 1 = \['', 'a'\] has no name for column 1; .*index=False"),
         ("1.5,2.5\n1,2\n", "line 1 = '1.5' is data, not a header"),

@@ -1,1 +1,14 @@
-"""From measured durations to advice: would going asynchronous help, by how much, with which concurrency and step?"""
+"""From measured durations to advice: would going asynchronous help, by how much, with which concurrency and step?
+
+::
+
+    file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ rehearsal (simulated clock) ──▶ accuracy (theorems) ──▶ advice
+                                                                                              │
+                                                                          terminal, page ◀── Plan
+"""
+
+from asyncsgd.planning.planner import plan
+from asyncsgd.planning.result import Plan
+from asyncsgd.planning.row import Row
+
+__all__ = ["Plan", "Row", "plan"]

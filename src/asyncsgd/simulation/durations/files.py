@@ -65,9 +65,11 @@ def _header(file: Path, header: list[str]) -> list[str]:
 
 
 def _check_names(where: str, header: list[str]) -> None:
-    twice = [name for place, name in enumerate(header) if name in header[:place]]
-    if twice:
-        raise BadParameter(where, twice[0], "names two columns", "give every column a name of its own")
+    seen: set[str] = set()
+    for name in header:
+        if name in seen:
+            raise BadParameter(where, name, "names two columns", "give every column a name of its own")
+        seen.add(name)
     known = set(LONG) & set(header)
     if known and set(header) != set(LONG):
         missing = [name for name in LONG if name not in header]
@@ -79,11 +81,14 @@ def _csv_columns(file: Path, rows: Iterator[tuple[int, list[str]]], header: list
     columns: list[list[float]] = [[] for _ in header]
     ended = [0] * len(header)  # the line of a column's first empty cell
     for line, row in rows:
-        if len(row) > len(header):
+        if row == [""]:  # nothing but blanks
+            continue
+        if len(row) != len(header):
             problem = f"has {len(row)} cells under {len(header)} names"
-            raise BadParameter(f"{file}, line {line}", row, problem, "name every column in line 1")
-        for column, name in enumerate(header):
-            cell = row[column] if column < len(row) else ""
+            more = len(row) > len(header)
+            fix = "name every column in line 1" if more else "write all commas, also around empty cells"
+            raise BadParameter(f"{file}, line {line}", row, problem, fix)
+        for column, (name, cell) in enumerate(zip(header, row, strict=True)):
             if not cell:
                 ended[column] = ended[column] or line
             elif ended[column]:

@@ -1,0 +1,147 @@
+"""How accurate, how soon: what the theorems make of a candidate's speed and delays.
+
+Everything is in ratios, so that nobody has to know L or f*: with A = L r0 / ε and the noise σ²/ε, the step is a
+multiple of 1/L and the bounds are asked for at L = ε = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.check import nonnegative, positive
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, Candidate
+from asyncsgd.planning.rehearsal import Rehearsal
+from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
+
+Floats = NDArray[np.float64]
+
+SEQUENTIAL = (1.0, 0.0)
+"""τ_C and τ_max of SGD on one worker."""
+COUNTED_FROM_1 = 1
+"""Where constants are left out, delays count from 1, as in the paper's own proof: a batch of b then costs b gradients
+exactly, and not √(b (b-1))."""
+SMALLEST, LARGEST = 1e-9, 1e9
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the training is to reach, and how hard the task is; all relative."""
+
+    epsilon: float
+    """The mean squared gradient norm asked for, in units of L r0 = L (f(x_0) - f*)."""
+    noise: float
+    """σ²/ε: so many gradients averaged have noise of the size of the target."""
+    heterogeneity: float | None = None
+    """ζ²/ε if the data differ between workers, None if they do not."""
+
+    def __post_init__(self) -> None:
+        positive("epsilon", self.epsilon)
+        nonnegative("noise", self.noise)
+        if not SMALLEST <= self.epsilon <= 2:
+            fix = f"pass a number from {SMALLEST:g} to 2; above that, every start is accurate enough"
+            raise BadParameter("epsilon", self.epsilon, "is no accuracy in units of L r0", fix)
+        for name, value in (("noise", self.noise), ("heterogeneity", self.heterogeneity)):
+            if value is not None:
+                nonnegative(name, value)
+                if value > LARGEST:
+                    raise BadParameter(name, value, "is too large", f"pass at most {LARGEST:g} (in units of ε)")
+
+    @property
+    def heterogeneous(self) -> bool:
+        """Whether the data differ between workers."""
+        return self.heterogeneity is not None
+
+    @property
+    def gap(self) -> float:
+        """A = L r0 / ε."""
+        return 1 / self.epsilon
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What a theorem grants a candidate."""
+
+    theorem: str
+    step: float
+    """The largest step that the theorem allows, in units of 1/L."""
+    gradients: float
+    """Gradients to the target without the constants of the proofs, as the known limits are stated."""
+    guaranteed: int
+    """The same with every constant, at the best step: a promise, and far too careful for most tasks."""
+
+
+def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accuracy | None:
+    """Ask the theorem that covers the candidate; None if none does, because data differ and it favours fast workers.
+
+    Mini-batch SGD is asynchronous SGD with delays 0, ..., b-1 (Example 1 of the paper), so all methods
+    are judged by theorems with the same constants where the data are alike.
+    """
+    if target.heterogeneous and favours_fast(candidate):
+        return None
+    bound = _bound(candidate, rehearsal, target)
+    reached, _ = bound.iterations(1.0)
+    return Accuracy(bound.theorem, bound.max_step, gradients(candidate, rehearsal, target), reached)
+
+
+def gradients(candidate: Candidate, rehearsal: Rehearsal | None, target: Target) -> float:
+    """Gradients to the target up to constants: A (1/η_max + B + √C) / share, in units of SGD on one worker.
+
+    That is √(τ_C τ_max) A + V for Theorem 1, τ_C A + V for Theorem 2, with V = A σ²/ε: the forms in
+    `asyncsgd.theory.limits`. Rounds need no rehearsal.
+    """
+    bound = _bound(candidate, rehearsal, target, COUNTED_FROM_1)
+    alone = _alone(bound.theorem)
+    drift = math.sqrt(bound.square / alone.square) if bound.square else 0.0
+    needed = alone.max_step / bound.max_step + bound.linear / alone.linear + drift
+    return target.gap * needed / bound.share
+
+
+def favours_fast(candidate: Candidate) -> bool:
+    """Whether by its rule fast workers weigh more in the model than slow ones."""
+    return candidate.workers < candidate.total or bool(candidate.build().bias)
+
+
+def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, more: int = 0) -> Bound:
+    """The bound that covers the candidate, with ``more`` added to the longest delay."""
+    if candidate.rounds:
+        b, n = candidate.batch, candidate.total
+        # What a round discards never touches the model. Drawn without replacement, all n together are exact.
+        spread = 0.0 if target.heterogeneity is None else target.heterogeneity * (n - b) / (n - 1)
+        return _first((b, b - 1 + more), target.gap, target.noise + spread)
+    assert rehearsal is not None
+    delays = rehearsal.delays
+    pair = (delays.concurrency, delays.maximum + more)
+    if candidate.method == ADAPTIVE:
+        return _second(pair[0], target.gap, target.noise, rehearsal.weights)
+    if candidate.method == ALGORITHM2 and target.heterogeneity is not None:
+        own = [delays.per_worker.get(worker, delays.average) for worker in range(candidate.workers)]
+        return _third(pair, target.gap, target.noise, target.heterogeneity, own)
+    return _first(pair, target.gap, target.noise)
+
+
+@cache
+def _alone(theorem: str) -> Bound:
+    """The same theorem for SGD on one worker, with L, r0, σ² and ζ² of 1: its constants."""
+    first, second = _first(SEQUENTIAL, 1.0, 1.0), _second(1, 1.0, 1.0, None)
+    third = _third(SEQUENTIAL, 1.0, 1.0, 0.0, [0.0])
+    third = replace(third, square=_third(SEQUENTIAL, 1.0, 1.0, 1.0, [0.0]).square)
+    return {bound.theorem: bound for bound in (first, second, third)}[theorem]
+
+
+def _first(delays: tuple[float, float], gap: float, noise: float) -> Bound:
+    return theorem1(delays, smoothness=1.0, gap=gap, noise_variance=noise)
+
+
+def _second(concurrency: int, gap: float, noise: float, weights: Floats | None) -> Bound:
+    return theorem2(concurrency, smoothness=1.0, gap=gap, noise_variance=noise, weights=weights)
+
+
+def _third(delays: tuple[float, float], gap: float, noise: float, heterogeneity: float, own: list[float]) -> Bound:
+    spread = [heterogeneity] * len(own)
+    return theorem3(delays, smoothness=1.0, gap=gap, noise_variance=noise, heterogeneity=spread, worker_delays=own)

@@ -1,0 +1,167 @@
+"""Which row to take, and why, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, MINIBATCH, SIMPLEST_FIRST
+from asyncsgd.planning.fleet import Fleet
+from asyncsgd.planning.row import Row
+from asyncsgd.planning.words import percent, span, times
+
+WORTH = 0.1
+"""A method has to save this share of the time before it is preferred to a simpler one, or to fewer jobs in flight."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do and why."""
+
+    row: Row
+    headline: str
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """Both, as one sentence."""
+        return f"{self.headline}: {self.reason}."
+
+
+def recommend(rows: Sequence[Row]) -> Row:
+    """Of the rows within 10 % of the shortest time to the target, the simplest method, with most workers, fewest jobs.
+
+    Rows whose simulation did not settle count only if there are no others: they would get slower still.
+    """
+    sure = [row for row in rows if row.seconds_to_target is not None and row.settled]
+    sure = sure or [row for row in rows if row.seconds_to_target is not None]
+    best = min(_time(row) for row in sure)
+    near = [row for row in sure if _time(row) * (1 - WORTH) <= best]
+    return min(
+        near,
+        key=lambda row: (SIMPLEST_FIRST.index(row.candidate.method), -row.candidate.workers, row.concurrency),
+    )
+
+
+def baseline(rows: Sequence[Row]) -> Row:
+    """What everything is compared with: mini-batch SGD on all workers, or on as many as may work at once."""
+    whole = [row for row in rows if row.candidate.method == MINIBATCH and row.candidate.workers == row.candidate.total]
+    return max(whole, key=lambda row: row.concurrency)
+
+
+def advise(rows: Sequence[Row], fleet: Fleet, *, heterogeneous: bool) -> Advice:
+    """The recommended row with its reason."""
+    row = recommend(rows)
+    reason = _reason_heterogeneous(row, rows) if heterogeneous else _reason(row, rows, fleet)
+    return Advice(row, headline(row), reason)
+
+
+def headline(row: Row) -> str:
+    """What to do."""
+    candidate = row.candidate
+    m, n, jobs = candidate.workers, candidate.total, candidate.concurrency
+    if m == 1:
+        return "Use SGD on the fastest worker alone"
+    whom = f"on all {n:,} workers" if m == n else f"on the {m:,} fastest workers only"
+    if candidate.goal is not None:
+        return f"Use over-selection: ask {jobs:,} workers per round and keep the first {_answers(candidate.goal)}"
+    if candidate.method == MINIBATCH:
+        return (
+            f"Use mini-batch SGD {whom}" if jobs == m else f"Use mini-batch SGD, {jobs:,} workers drawn for each batch"
+        )
+    if candidate.method == ALGORITHM2:
+        return f"Use Algorithm 2 with {_jobs(jobs)} in flight and a constant step, workers drawn at random"
+    steps = " with delay-adaptive steps" if candidate.method == ADAPTIVE else ""
+    if jobs == m:
+        return f"Use asynchronous SGD{steps} {whom}, all busy"
+    return f"Use asynchronous SGD{steps} with {_jobs(jobs)} in flight"
+
+
+def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
+    candidate, base = row.candidate, baseline(rows)
+    left_out = candidate.total - candidate.workers
+    sooner = times(_time(base) / _time(row))
+    if candidate.workers == 1:
+        return "with so little noise, gradients of other workers add less than their delays cost"
+    if candidate.method == MINIBATCH:
+        if left_out:
+            was, now = span(base.seconds * base.concurrency), span(row.seconds * row.concurrency)
+            return (
+                f"a batch takes {now} without the {_many(left_out, 'slowest')} and {was} with, and no other method "
+                f"would be more than {percent(WORTH)} faster than that"
+            )
+        return _no_gain(row, rows, fleet)
+    gain = f"it reaches the same accuracy {sooner} times sooner than {_with(base)}"
+    if candidate.goal is not None:
+        return f"{gain}, which waits for the slowest, and no simpler method comes within {percent(WORTH)}"
+    delays = row.rehearsal.delays
+    pace = f"a gradient comes every {span(row.seconds)} instead of every {span(base.seconds)}"
+    if row.seconds >= base.seconds:
+        pace = "its delays stay short"
+    text = f"{gain}, because {pace}"
+    if candidate.method == ADAPTIVE:
+        text += f", and smaller steps for late gradients make up for delays of up to {delays.maximum:,} iterations"
+    else:
+        text += f", at delays of {delays.average:,.0f} iterations on average and {delays.maximum:,} at most"
+    if left_out:
+        text += f"; the {_many(left_out, 'slowest')} would lengthen the delays more than it is worth"
+    return text
+
+
+def _no_gain(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
+    others = [other for other in rows if other.candidate.method != MINIBATCH and other.seconds_to_target is not None]
+    best = min(others, key=_time)
+    saved = 1 - _time(best) / _time(row)
+    waiting = max(0.0, 1 - float(fleet.means.mean()) / (row.seconds * row.concurrency))
+    text = (
+        f"asynchrony would not pay here, as workers wait only {percent(waiting)} of the time for the slowest of a batch"
+    )
+    if waiting > 0.25:
+        text = f"asynchrony would not pay here, although workers wait {percent(waiting)} of the time for the slowest"
+    if saved < 0.005:
+        return f"{text} and no other method reaches the same accuracy sooner"
+    return f"{text} and the best alternative ({best.label}) would save {percent(saved)} of the time"
+
+
+def _reason_heterogeneous(row: Row, rows: Sequence[Row]) -> str:
+    base = baseline(rows)
+    text = "data differ between workers, and methods that favour fast ones would neglect the data of the others"
+    busy = [r for r in rows if r.candidate.method == ASYNC and r.candidate.workers == r.candidate.total]
+    last = max(busy, key=lambda r: r.concurrency).rehearsal.groups[-1]
+    members = last.workers / row.candidate.total
+    if last.share < 0.8 * members:
+        text += (
+            f" (under asynchronous SGD, the {percent(members)} {last.name} ones would give {percent(last.share)} "
+            "of the gradients)"
+        )
+    fair = "of those that hear everybody alike"
+    rivals = {MINIBATCH: ALGORITHM2, ALGORITHM2: MINIBATCH}[row.candidate.method]
+    best = min((r for r in rows if r.candidate.method == rivals and r.seconds_to_target is not None), key=_time)
+    ratio = _time(best) / _time(row)
+    if row.candidate.method == ALGORITHM2:
+        return f"{text}; {fair}, it is {times(_time(base) / _time(row))} times faster than {_with(base)}"
+    if ratio > 1:
+        return f"{text}; {fair}, it is {times(ratio)} times faster than Algorithm 2 at its best"
+    return f"{text}; {fair}, Algorithm 2 would save only {percent(1 - ratio)} of the time"
+
+
+def _with(base: Row) -> str:
+    jobs, m = base.concurrency, base.candidate.workers
+    return "mini-batch SGD" if jobs == m else f"mini-batch SGD with {jobs:,} workers per batch"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"
+
+
+def _answers(count: int) -> str:
+    return "answer" if count == 1 else f"{count:,} answers"
+
+
+def _many(count: int, kind: str) -> str:
+    return f"{kind} worker" if count == 1 else f"{count:,} {kind} workers"
+
+
+def _time(row: Row) -> float:
+    assert row.seconds_to_target is not None
+    return row.seconds_to_target

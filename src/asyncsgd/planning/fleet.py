@@ -1,0 +1,183 @@
+"""The workers of a plan: how long their jobs take, read from wherever that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.dispatch import Batch
+from asyncsgd.core.errors import BadParameter, TraceError, UsageError
+from asyncsgd.simulation import durations as du
+from asyncsgd.simulation.durations import Durations, Lowered
+from asyncsgd.simulation.durations.base import FIXED, MEASURED, freeze
+from asyncsgd.simulation.schedule import schedule
+from asyncsgd.trace import Trace
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Source: TypeAlias = Durations | Trace | str | PathLike[str] | Sequence[Any] | Mapping[Any, Sequence[float]]
+
+PARQUET, LOG = b"PAR1", b"\xff\xff\xff\xff"
+"""The first bytes of a Parquet file, and of the log of a run that is still going or was killed."""
+
+GROUPS = ("fast", "typical", "slow", "straggling")
+BORDERS = (0.5, 2.0, 8.0)
+"""In medians: fast workers take less than half of it, slow ones more than twice, straggling ones more than 8 times."""
+
+
+CREDIBLE = (1e-12, 1e12)
+"""Mean seconds of a job that can be meant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Workers and their measured durations."""
+
+    name: str
+    """Where the durations come from, for a headline."""
+    durations: Durations
+    typical: float | None = None
+    """Seconds that a typical job takes, by which the groups are told apart; the median worker's mean unless given."""
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return self.durations.workers
+
+    @cached_property
+    def means(self) -> Floats:
+        """Mean seconds per job of each worker, communication included."""
+        low = self.durations.lowered
+        return np.asarray(self.durations.means + low.down + low.up)
+
+    @cached_property
+    def samples(self) -> int | None:
+        """How many jobs were measured; None if the durations are formulas."""
+        return len(self.durations.lowered.samples) or None
+
+    @cached_property
+    def variability(self) -> Floats:
+        """The squared coefficient of variation of each worker's durations: 0 if fixed, 1 if exponential."""
+        return np.asarray(self._moments[0] / self.means**2)
+
+    @property
+    def shortest(self) -> Floats:
+        """The shortest job of each worker that was measured."""
+        return self._moments[1]
+
+    @property
+    def longest(self) -> Floats:
+        """The longest one."""
+        return self._moments[2]
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats, Floats]:
+        """Variance, shortest and longest of each worker: of its samples, or of 100 jobs drawn where there are none."""
+        low = self.durations.lowered
+        if (low.kind == FIXED).all():
+            return np.zeros(self.workers), self.means, self.means
+        if (low.kind == MEASURED).all():
+            values, starts, counts = low.samples, low.sample_bounds[:-1], np.diff(low.sample_bounds)
+        else:
+            rounds = 100
+            plan = schedule(Batch(), self.durations, iterations=rounds * self.workers)
+            job = plan.arrival_job[np.argsort(plan.job_worker[plan.arrival_job], kind="stable")]
+            took = np.empty(plan.jobs)
+            took[plan.arrival_job] = plan.arrival_time - plan.job_time[plan.arrival_job]
+            values, starts = took[job], np.arange(self.workers) * rounds
+            counts = np.full(self.workers, rounds)
+        centre = np.repeat(np.add.reduceat(values, starts) / counts, counts)
+        variance = np.add.reduceat((values - centre) ** 2, starts) / counts
+        more = low.down + low.up if values is low.samples else 0.0
+        return variance, np.minimum.reduceat(values, starts) + more, np.maximum.reduceat(values, starts) + more
+
+    @property
+    def median(self) -> float:
+        """Mean seconds per job of the typical worker."""
+        return float(np.median(self.means)) if self.typical is None else self.typical
+
+    @cached_property
+    def group(self) -> Ints:
+        """Per worker: the place of its group in ``GROUPS``, by its mean against the median worker's."""
+        ratio = self.means / self.median
+        return np.asarray(np.searchsorted(BORDERS[:1], ratio, side="right") + np.searchsorted(BORDERS[1:], ratio))
+
+    def fastest(self, workers: int) -> Fleet:
+        """Only the so many workers with the shortest means."""
+        if workers == self.workers:
+            return self
+        chosen = np.sort(np.argsort(self.means, kind="stable")[:workers])
+        low = self.durations.lowered
+        columns: dict[str, Any] = {}
+        for bounds, *owned in (("sample_bounds", "samples"), ("profile_bounds", "times", "speeds")):
+            starts, ends = getattr(low, bounds)[:-1][chosen], getattr(low, bounds)[1:][chosen]
+            columns[bounds] = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+            places = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+            for name in owned:
+                columns[name] = getattr(low, name)[np.concatenate(places)]
+        columns |= {name: getattr(low, name)[chosen] for name in Lowered._fields if name not in columns}
+        return Fleet(f"{workers} fastest of {self.name}", Durations(freeze(Lowered(**columns))), self.median)
+
+
+def fleet(source: Source) -> Fleet:
+    """The workers of a file (CSV, Parquet, a trace or its log), of a trace, of durations, or of plain numbers.
+
+    A flat list holds one duration per worker; a list of lists or a dict holds the measured ones of each.
+
+    >>> fleet([1.0, 1.0, 9.0]).means
+    array([1., 1., 9.])
+    """
+    name = "durations"
+    if isinstance(source, str | PathLike):
+        name, durations = Path(fspath(source)).name, _file(Path(source))
+    elif isinstance(source, Trace):
+        name, durations = "trace", du.from_trace(source)
+    elif isinstance(source, Durations):
+        durations = source
+    elif isinstance(source, Mapping) or (np.ndim(_first(source)) > 0):
+        durations = du.measured(source)  # type: ignore[arg-type]
+    else:
+        durations = du.fixed(source)
+    found = Fleet(name, durations)
+    what, value = ("path", str(source)) if isinstance(source, str | PathLike) else ("durations", durations)
+    if found.workers < 2:
+        fix = "give the durations of two workers or more: one column or one name in 'worker' for each"
+        raise BadParameter(what, value, "has one worker only, and nobody to wait for", fix)
+    low, high = CREDIBLE
+    good = (found.means >= low) & (found.means <= high)
+    if not good.all():
+        worker = int(np.argmin(good))
+        fix = f"give seconds whose mean lies between {low:g} and {high:g}"
+        raise BadParameter(what, value, f"has mean {found.means[worker]:g} for worker {worker}", fix)
+    return found
+
+
+def _file(path: Path) -> Durations:
+    """By its first bytes, whatever its name says."""
+    head = b""
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(4)
+        if head == LOG:
+            return du.from_trace(path)
+        return du.from_parquet(path) if head == PARQUET or path.suffix in (".parquet", ".pq") else du.from_csv(path)
+    except TraceError as error:  # here the file is the caller's choice
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        raise BadParameter("path", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
+
+
+def _first(source: Any) -> Any:
+    """The first entry, if there is one: it tells plain numbers from samples."""
+    try:
+        return source[0] if len(source) else 0.0
+    except (TypeError, KeyError, IndexError):
+        return 0.0

@@ -1,0 +1,161 @@
+"""From measured durations to a plan: simulate every candidate, ask the theorems, recommend one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.check import count
+from asyncsgd.core.dispatch import Dispatch
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.planning.accuracy import Target, accuracy, gradients
+from asyncsgd.planning.advice import advise
+from asyncsgd.planning.candidates import (
+    LABELS,
+    MINIBATCH,
+    OVER,
+    Candidate,
+    concurrencies,
+    on_everybody,
+    on_the_fastest,
+)
+from asyncsgd.planning.fleet import Fleet, Source, fleet
+from asyncsgd.planning.formulas import Formulas
+from asyncsgd.planning.rehearsal import Rehearsal, length, rehearse
+from asyncsgd.planning.result import Limit, Plan
+from asyncsgd.planning.row import Row
+from asyncsgd.theory import Limits, limits, queued_times, speedup
+
+WHOLE = 1000
+"""What a progress callback is told in all."""
+PER_WORKER = 10.0
+"""Noise σ²/ε per worker unless the user knows better: then a batch of all workers is still noisy, as usual."""
+LEAST_KEPT = 0.5
+"""Over-selection keeps at least this share of the answers: to cancel more and start again pays only if long jobs are
+long by chance, every time anew, and cancelling costs nothing."""
+
+
+def plan(
+    durations: Source,
+    *,
+    concurrency: Sequence[int] | int | None = None,
+    heterogeneous: bool = False,
+    epsilon: float = 0.01,
+    noise: float | None = None,
+    heterogeneity: float | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Compare mini-batch, over-selection, asynchronous and delay-adaptive SGD and Algorithm 2 on measured durations.
+
+    Time to accuracy is seconds per gradient (simulated) times gradients to the target (the theorems, up to
+    constants). A method is preferred to a simpler one if it saves 10 %.
+
+    Args:
+        durations: A file (CSV, Parquet, the trace of a run), a trace, durations, or numbers per worker.
+        concurrency: How many jobs may be in flight; some numbers up to the number of workers unless given.
+        heterogeneous: Whether the data differ between workers; then methods that favour fast workers are out.
+        epsilon: The mean squared gradient norm to reach, in units of L r0 = L (f(x_0) - f*).
+        noise: σ²/ε: small, and delays matter; large, and only gradients per second do. Unless given, ten times the
+            workers, so that all of them can help.
+        heterogeneity: ζ²/ε with heterogeneous data; as large as the noise unless given.
+        seed: Of the simulated runs.
+        progress: Told now and then how much was done, in thousandths of the whole.
+
+    >>> found = plan([1.0] * 9 + [10.0])
+    >>> found.recommended.candidate.method, found.recommended.concurrency
+    ('minibatch_sgd', 9)
+
+    Reference: Koloskova, Stich and Jaggi (2022), the speed-up lemma and Theorems 1 to 3.
+    """
+    workers = fleet(durations)
+    target = _target(epsilon, PER_WORKER * workers.workers if noise is None else noise, heterogeneous, heterogeneity)
+    jobs = _concurrencies(concurrency, workers.workers)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
+    most = min(max(jobs), workers.workers)
+    known = _limits(workers, target, most)
+    candidates = on_everybody(workers.workers, jobs)
+    if not heterogeneous:
+        candidates += on_the_fastest(workers.workers, (known.optimum_workers, known.best_synchronous_workers))
+    speedups = {c: speedup(workers.means, c) for c in jobs}
+    waiting = queued_times(workers.means, jobs, variability=workers.variability)
+    queued = {c: float(seconds) for c, seconds in zip(jobs, waiting, strict=True)}
+    formulas = Formulas(speedups, queued)
+    rows = _rehearse_all(candidates, workers, target, formulas, int(seed), progress or (lambda _: None))
+    advice = advise(rows, workers, heterogeneous=heterogeneous)
+    time = advice.row.seconds_to_target
+    assert time is not None
+    best = known.heterogeneous_optimum if heterogeneous else known.optimum
+    limit = Limit(best, None if heterogeneous else known.optimum_workers, time / best)
+    return Plan(workers, target, tuple(rows), formulas, advice, limit, int(seed))
+
+
+def _target(epsilon: float, noise: float, heterogeneous: bool, heterogeneity: float | None) -> Target:
+    if heterogeneity is not None and not heterogeneous:
+        fix = "pass heterogeneous=True too"
+        raise BadParameter("heterogeneity", heterogeneity, "has no meaning where the data are alike", fix)
+    if heterogeneous and heterogeneity is None:
+        heterogeneity = noise
+    return Target(epsilon, noise, heterogeneity)
+
+
+def _concurrencies(wanted: Sequence[int] | int | None, workers: int) -> list[int]:
+    if wanted is None:
+        return concurrencies(workers)
+    listed = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
+    if not listed:
+        raise BadParameter("concurrency", wanted, "names none", "pass numbers such as [10, 100]")
+    for c in listed:
+        count("concurrency", c)
+        if c > max(1000, 10 * workers):
+            raise BadParameter("concurrency", c, f"is far more than {workers} workers", "pass a smaller one")
+    return sorted({int(c) for c in listed})
+
+
+def _limits(workers: Fleet, target: Target, most: int) -> Limits:
+    """Where at most so many jobs can be in flight and the data are alike, only the fastest so many count."""
+    means = workers.means if target.heterogeneous else np.sort(workers.means)[:most]
+    return limits(means, smoothness=1.0, gap=target.gap, epsilon=1.0, noise_variance=target.noise)
+
+
+def _rehearse_all(
+    candidates: Iterable[Candidate],
+    workers: Fleet,
+    target: Target,
+    formulas: Formulas,
+    seed: int,
+    progress: Callable[[int], None],
+) -> list[Row]:
+    """Over-selection comes last, because the rounds of mini-batch SGD tell which answers are worth waiting for."""
+    planned = list(candidates)
+    batches = [c for c in planned if c.method == MINIBATCH and c.workers == c.total and c.concurrency > 1]
+    costs = [length(c, workers) for c in planned + batches]
+    ended = np.rint(WHOLE * np.cumsum([0, *costs]) / sum(costs)).astype(int)
+    fleets = {m: workers.fastest(m) for m in {c.workers for c in planned}}
+    known: dict[tuple[Dispatch, int], Rehearsal] = {}  # constant and delay-adaptive steps make the same schedule
+    rows: list[Row] = []
+    for candidate in [*planned, *batches]:
+        if len(rows) >= len(planned):
+            waits = known[candidate.build().dispatch, candidate.workers].waits
+            candidate = _over_selection(candidate, waits, target)
+        own, key = fleets[candidate.workers], (candidate.build().dispatch, candidate.workers)
+        if key not in known:
+            known[key] = rehearse(candidate, own, seed)
+        reached = accuracy(candidate, known[key], target)
+        rows.append(Row(candidate, known[key], formulas.of(candidate, own), reached))
+        progress(int(ended[len(rows)] - ended[len(rows) - 1]))
+    order = list(LABELS)
+    return sorted(rows, key=lambda r: (order.index(r.candidate.method), -r.candidate.workers, r.concurrency))
+
+
+def _over_selection(batch: Candidate, waits: Any, target: Target) -> Candidate:
+    """Ask as many as the batch and keep as many as is best: wait for one answer more only if it is worth it."""
+    alike = Target(target.epsilon, target.noise)
+    least = max(1, math.ceil(LEAST_KEPT * batch.concurrency))
+    goals = range(least, batch.concurrency + 1)
+    tried = [Candidate(OVER, batch.concurrency, batch.workers, batch.total, goal=goal) for goal in goals]
+    return min(tried, key=lambda one: waits[one.batch - 1] / one.batch * gradients(one, None, alike))

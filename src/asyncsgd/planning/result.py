@@ -1,0 +1,138 @@
+"""A plan: every candidate, the one to take, and how far it is from the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.planning.accuracy import Target
+from asyncsgd.planning.advice import Advice, baseline
+from asyncsgd.planning.candidates import LABELS
+from asyncsgd.planning.fleet import GROUPS, Fleet
+from asyncsgd.planning.formulas import Formulas
+from asyncsgd.planning.row import Row
+
+FORMAT = 1
+"""Goes up when a program that reads the dictionary of a plan would misunderstand it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """How fast anybody could be with these workers."""
+
+    seconds: float
+    """To the target, up to constants."""
+    workers: int | None
+    """How many of the fastest are enough for it; None where everybody is needed."""
+    ratio: float
+    """How many times longer the recommended row takes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Every candidate, the one to take, and how far it is from the limit."""
+
+    fleet: Fleet
+    target: Target
+    rows: tuple[Row, ...]
+    formulas: Formulas
+    """The speed-up lemma and its like, by concurrency."""
+    advice: Advice
+    limit: Limit
+    seed: int
+
+    @property
+    def recommended(self) -> Row:
+        """The row to take."""
+        return self.advice.row
+
+    @property
+    def reason(self) -> str:
+        """Why, in one sentence."""
+        return self.advice.sentence
+
+    @property
+    def recipe(self) -> str:
+        """The call that makes the recommended method, with its largest step for smoothness L."""
+        assert self.recommended.accuracy is not None
+        return self.recommended.candidate.recipe(self.recommended.accuracy.step)
+
+    @property
+    def baseline(self) -> Row:
+        """Mini-batch SGD with all workers that may work at once."""
+        return baseline(self.rows)
+
+    def best(self) -> list[Row]:
+        """Each method at its best: the recommended row, the least time to the target (per gradient if biased)."""
+        found = []
+        for method in LABELS:
+            for subset in (False, True):
+                rows = [
+                    row
+                    for row in self.rows
+                    if row.candidate.method == method and (row.candidate.workers < row.candidate.total) == subset
+                ]
+                if rows:
+                    found.append(min(rows, key=lambda row: row.seconds_to_target or row.seconds))
+        return found
+
+    def at(self, method: str) -> list[Row]:
+        """The rows of a method on all workers, by concurrency."""
+        rows = [r for r in self.rows if r.candidate.method == method and r.candidate.workers == r.candidate.total]
+        return sorted(rows, key=lambda row: row.concurrency)
+
+    def notes(self) -> list[str]:
+        """What to keep in mind: what did not settle, what was measured too seldom."""
+        from asyncsgd.planning.notes import notes
+
+        return notes(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers and words, ready for JSON; what is not known is None."""
+        means, base = self.fleet.means, self.baseline.seconds_to_target
+        members = np.bincount(self.fleet.group, minlength=len(GROUPS))
+        rows = [row.to_dict(base) for row in self.rows]
+        place = self.rows.index(self.recommended)
+        return {
+            "format": FORMAT,
+            "source": self.fleet.name,
+            "workers": self.fleet.workers,
+            "samples": self.fleet.samples,
+            "seconds_per_job": {
+                "fastest": float(means.min()),
+                "median": float(np.median(means)),
+                "mean": float(means.mean()),
+                "slowest": float(means.max()),
+            },
+            "groups": {name: int(many) for name, many in zip(GROUPS, members, strict=True)},
+            "target": {
+                "epsilon": self.target.epsilon,
+                "noise": self.target.noise,
+                "heterogeneous": self.target.heterogeneous,
+                "heterogeneity": self.target.heterogeneity,
+            },
+            "seed": self.seed,
+            "rows": rows,
+            "recommended": {"row": place, **{k: v for k, v in rows[place].items() if k != "groups"}},
+            "reason": self.reason,
+            "limit": {"seconds": self.limit.seconds, "workers": self.limit.workers, "ratio": self.limit.ratio},
+            "notes": self.notes(),
+        }
+
+    def page(self, path: str | PathLike[str]) -> Path:
+        """Write a self-contained page; needs ``pip install 'asyncsgd[report]'``."""
+        from asyncsgd.planning.page import write
+
+        return write(self, Path(path))
+
+    def __rich__(self) -> Any:
+        from asyncsgd.planning.terminal import render
+
+        return render(self)
+
+    def __repr__(self) -> str:
+        return f"<Plan for {self.fleet.workers} workers: {self.reason}>"
