@@ -97,3 +97,33 @@ def test_bad_input_is_named():
         theorem3((2, 2), **KNOWN, heterogeneity=[1.0], worker_delays=[1.0, 2.0])
     with pytest.raises(BadParameter, match="weights"):
         theorem2(2, **KNOWN, weights=[0.0])
+
+
+def test_a_trace_its_delays_and_numbers_say_the_same():
+    task = asgd.tasks.quadratic(dim=2, workers=3, heterogeneity=0.5)
+    speeds = asgd.durations.fixed([1.0, 1.0, 9.0])
+    trace = asgd.simulate(task, asgd.federated_async_sgd(0.01, concurrency=4), speeds, iterations=300).trace
+    delays = trace.delays
+    numbers = (delays.concurrency, delays.maximum)
+    own = [delays.per_worker[i] for i in range(3)]
+    assert theorem1(trace, **KNOWN) == theorem1(delays, **KNOWN) == theorem1(numbers, **KNOWN)
+    spread = {"heterogeneity": task.heterogeneity}
+    by_numbers = theorem3(numbers, **KNOWN, **spread, worker_delays=own)
+    assert theorem3(trace, **KNOWN, **spread) == theorem3(delays, **KNOWN, **spread) == by_numbers
+    for seen in (trace, delays, numbers, delays.concurrency, np.int64(4), 4.0):
+        assert theorem1_bounded(seen, **KNOWN, gradient_bound=G) == theorem1_bounded(4, **KNOWN, gradient_bound=G)
+        assert theorem3_bounded(seen, **KNOWN, **spread, gradient_bound=G) == theorem3_bounded(
+            4, **KNOWN, **spread, gradient_bound=G
+        )
+        assert theorem2(seen, **KNOWN).max_step == theorem2(4, **KNOWN).max_step
+
+
+def test_theorem_2_reads_the_weights_of_a_run():
+    task = asgd.tasks.quadratic(dim=2, workers=3)
+    speeds = asgd.durations.fixed([1.0, 1.0, 20.0])
+    trace = asgd.simulate(task, asgd.delay_adaptive(0.01), speeds, iterations=200).trace
+    weights = [min(1.0, 3 / max(tau, 1)) for tau in trace.delay.tolist()]
+    assert trace.step / 0.01 == pytest.approx(weights)
+    assert theorem2(trace, **KNOWN) == theorem2(3, **KNOWN, weights=weights)
+    assert theorem2(trace.delays, **KNOWN).share == pytest.approx(np.mean(weights), abs=0.02)
+    assert theorem2(3, **KNOWN).share == 0.25 < theorem2(trace, **KNOWN).share

@@ -44,6 +44,18 @@ def test_a_million_workers_and_ten_thousand_jobs_in_flight():
     assert found.queued > found.asynchronous
 
 
+def test_a_million_distinct_durations_and_ten_thousand_jobs_in_flight():
+    """Δ_i = i: Σ α_i i = n - Σ_{i<n} (i/n)^C, and the sum of powers is known (Faulhaber)."""
+    n, c = 10**6, 10**4
+    tau = np.random.default_rng(0).permutation(np.arange(1.0, n + 1))
+    found = speedup(tau, c)
+    powers = n / (c + 1) - 0.5 + c / (12 * n) - c * (c - 1) * (c - 2) / (720 * n**3)
+    assert found.minibatch == pytest.approx(n - powers, rel=1e-13)
+    assert found.asynchronous == (n + 1) / 2
+    assert found.floor == c
+    assert found.asynchronous < found.queued_fixed < found.queued < found.minibatch
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 12])
 def test_the_queues_against_a_simulation(concurrency):
     means = [1.0] * 6 + [4.0] * 2
@@ -55,7 +67,9 @@ def test_the_queues_against_a_simulation(concurrency):
 
 def test_one_job_in_flight_waits_for_nobody():
     found = speedup([1.0, 5.0], 1)
-    assert found.asynchronous == found.minibatch == pytest.approx(found.queued) == 3.0
+    assert (
+        found.asynchronous == found.minibatch == pytest.approx(found.queued) == pytest.approx(found.queued_fixed) == 3.0
+    )
 
 
 def test_bad_input_is_named():

@@ -1,7 +1,8 @@
 """The five bounds of Koloskova, Stich and Jaggi (2022) with explicit constants.
 
 Each is A / (η N(T)) + B η + C η² on the (weighted) mean of E‖∇f(x_t)‖², for every step η up to a largest one. What
-differs from the paper's text is said at each function; the derivations are its own, with the slips mended.
+differs from the paper's text is said at each function; the derivations are its own, with the slips mended. All assume
+L-smooth f_i and noise of variance at most σ²; delays come from a run (a trace, or its ``delays``) or as given numbers.
 """
 
 from __future__ import annotations
@@ -15,14 +16,24 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.trace import Delays
+from asyncsgd.theory.inputs import (
+    Given,
+    concurrency_and_maximum,
+    concurrency_of,
+    constants,
+    measured,
+    numbers,
+    root,
+    squares,
+)
+from asyncsgd.trace import Trace
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A / (η · share · (T + extra)) + B η + C η² for η <= max_step."""
+    """A / (η · share · (T + extra)) + B η + C η² for η <= max_step, T counting gradients in whole batches."""
 
     theorem: str
     start: float
@@ -34,21 +45,29 @@ class Bound:
     max_step: float
     share: float = 1.0
     extra: float = 1.0
+    batch: int = 1
+    """Gradients that move the model only together."""
 
     def at(self, iterations: int, stepsize: float) -> float:
-        """The bound after so many iterations with this step; refused where the theorem does not hold."""
+        """The bound after so many iterations with this step; refused where the theorem does not hold.
+
+        Infinite before the first batch is complete.
+        """
         count("iterations", iterations)
         positive("stepsize", stepsize)
         if stepsize > self.max_step * (1 + 1e-12):
             fix = f"pass at most {self.max_step:.4g}"
             raise BadParameter("stepsize", stepsize, f"is too large for {self.theorem}", fix)
-        weight = self.share * (iterations + self.extra)
-        return self.start / (stepsize * weight) + self.linear * stepsize + self.square * stepsize**2
+        return self._pull(iterations) / stepsize + self.linear * stepsize + self.square * stepsize**2
+
+    def _pull(self, iterations: int) -> float:
+        weight = self.share * (iterations // self.batch * self.batch + self.extra)
+        return self.start / weight if weight else math.inf
 
     def best_step(self, iterations: int) -> float:
         """The step with the smallest bound after so many iterations."""
         count("iterations", iterations)
-        pull = self.start / (self.share * (iterations + self.extra))
+        pull = self._pull(iterations)
         low, high = 0.0, self.max_step
         if self.linear + 2 * self.square * high <= pull / high**2:
             return high
@@ -78,11 +97,11 @@ class Bound:
         return reached, self.best_step(reached)
 
 
-def theorem1(delays: Delays | tuple[float, float], *, smoothness: float, gap: float, noise_variance: float) -> Bound:
+def theorem1(delays: Given, *, smoothness: float, gap: float, noise_variance: float) -> Bound:
     """Constant steps, homogeneous data: 2r0/(η(T+1)) + 4Lησ² for η <= 1/(2L max(1, √(τ_C τ_max))).
 
     Args:
-        delays: ``trace.delays`` of a run, or (τ_C, τ_max).
+        delays: A trace, ``trace.delays``, or (τ_C, τ_max).
         smoothness: L.
         gap: r0 = f(x_0) - f*.
         noise_variance: σ².
@@ -91,39 +110,40 @@ def theorem1(delays: Delays | tuple[float, float], *, smoothness: float, gap: fl
     >>> bound.best_step(1000) == bound.max_step
     True
     """
-    concurrency, longest = _delays(delays)
-    _constants(smoothness, gap, noise_variance)
+    concurrency, longest = concurrency_and_maximum(delays)
+    constants(smoothness, gap, noise_variance)
     return Bound(
         "Theorem 1",
         start=2 * gap,
         linear=4 * smoothness * noise_variance,
         square=0.0,
-        max_step=1 / (2 * smoothness * max(1.0, math.sqrt(concurrency * longest))),
+        max_step=1 / (2 * smoothness * root(concurrency, longest)),
     )
 
 
 def theorem1_bounded(
-    concurrency: float, *, smoothness: float, gap: float, noise_variance: float, gradient_bound: float
+    concurrency: Given | float, *, smoothness: float, gap: float, noise_variance: float, gradient_bound: float
 ) -> Bound:
     """Constant steps and ‖∇f‖ <= G: 4r0/(ηW_T) + 4Lησ² + 2L²τ_C²η²G² for η <= 1/(2Lτ_C).
 
     The weight of x_t is the number of jobs assigned at it; W_T = T + τ_C with a constant concurrency, which is assumed.
+    ``concurrency`` is τ_C, or a run, or (τ_C, τ_max).
     """
-    positive("concurrency", concurrency)
-    _constants(smoothness, gap, noise_variance)
+    jobs = concurrency_of(concurrency)
+    constants(smoothness, gap, noise_variance)
     nonnegative("gradient_bound", gradient_bound)
     return Bound(
         "Theorem 1 with bounded gradients",
         start=4 * gap,
         linear=4 * smoothness * noise_variance,
-        square=2 * (smoothness * concurrency * gradient_bound) ** 2,
-        max_step=1 / (2 * smoothness * concurrency),
-        extra=float(concurrency),
+        square=2 * (smoothness * jobs * gradient_bound) ** 2,
+        max_step=1 / (2 * smoothness * jobs),
+        extra=jobs,
     )
 
 
 def theorem2(
-    concurrency: float,
+    concurrency: Given | float,
     *,
     smoothness: float,
     gap: float,
@@ -132,14 +152,29 @@ def theorem2(
 ) -> Bound:
     """Delay-adaptive steps η_t = η w_t: (2r0 + 4Lσ²Ση_t²)/Ση_t for η <= 1/(4Lτ_C).
 
-    The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C). ``weights`` are the w_t of a run,
-    ``trace.step / η``; without them they are taken as min(1, τ_C/τ_t) in the worst case, where Σ w_t >= T/4.
+    The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C).
+
+    Args:
+        concurrency: τ_C, or a run, or (τ_C, τ_max).
+        smoothness: L.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ².
+        weights: The w_t of a run, ``trace.step / η``. By default those of the rule min(1, τ_C/τ_t) at the delays of the
+            run; where none is given, its worst case, Σ w_t >= T/4.
+
+    >>> theorem2(8, smoothness=2.0, gap=1.0, noise_variance=0.0).share
+    0.25
     """
-    positive("concurrency", concurrency)
-    _constants(smoothness, gap, noise_variance)
+    jobs = concurrency_of(concurrency)
+    constants(smoothness, gap, noise_variance)
     share, noisy = 0.25, 1.0
+    if weights is None and not isinstance(concurrency, int | float):
+        found = measured(concurrency)
+        delays = concurrency.delay if isinstance(concurrency, Trace) else None if found is None else found.values
+        if delays is not None and len(delays):
+            weights = jobs / np.maximum(delays, jobs)
     if weights is not None:
-        w = np.asarray(weights, dtype=float)
+        w = numbers("weights", weights)
         if w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
             raise BadParameter("weights", weights, "are no weights of steps", "pass numbers in [0, 1], not all 0")
         share, noisy = float(w.mean()), float((w * w).sum() / w.sum())
@@ -148,14 +183,14 @@ def theorem2(
         start=2 * gap,
         linear=4 * smoothness * noise_variance * noisy,
         square=0.0,
-        max_step=1 / (4 * smoothness * concurrency),
+        max_step=1 / (4 * smoothness * jobs),
         share=share,
         extra=0.0,
     )
 
 
 def theorem3(
-    delays: Delays | tuple[float, float],
+    delays: Given,
     *,
     smoothness: float,
     gap: float,
@@ -166,16 +201,17 @@ def theorem3(
     """Algorithm 2: 8r0/(η(T+1)) + 6Lησ² + 8Lηζ² + 8L²η²τ_C (1/n)Σζ_i²(τ^i_avg+1).
 
     For η <= 1/(4L max(1, √(τ_C τ_max))). ``heterogeneity`` holds ζ_i², one per worker; ``worker_delays`` the τ^i_avg,
-    taken from ``trace.delays`` if that is given.
+    taken from the run if one is given. Assumes that τ^i_avg does not depend on how often worker i was drawn.
     """
-    concurrency, longest = _delays(delays)
-    _constants(smoothness, gap, noise_variance)
-    zeta = np.asarray(heterogeneity, dtype=float)
+    concurrency, longest = concurrency_and_maximum(delays)
+    constants(smoothness, gap, noise_variance)
+    zeta = squares(heterogeneity)
     if worker_delays is None:
-        if not isinstance(delays, Delays):
-            raise BadParameter("worker_delays", None, "are missing", "pass τ^i_avg per worker, or a trace's delays")
-        worker_delays = [delays.per_worker.get(worker, 0.0) for worker in range(len(zeta))]
-    mean_delay = np.asarray(worker_delays, dtype=float)
+        found = measured(delays)
+        if found is None:
+            raise BadParameter("worker_delays", None, "are missing", "pass τ^i_avg per worker, or a trace")
+        worker_delays = [found.per_worker.get(worker, 0.0) for worker in range(len(zeta))]
+    mean_delay = numbers("worker_delays", worker_delays)
     if zeta.shape != mean_delay.shape or zeta.ndim != 1 or zeta.size == 0:
         fix = "give one ζ_i² and one mean delay per worker"
         raise BadParameter("heterogeneity", f"{zeta.size} values", f"do not fit {mean_delay.size} delays", fix)
@@ -184,12 +220,12 @@ def theorem3(
         start=8 * gap,
         linear=6 * smoothness * noise_variance + 8 * smoothness * float(zeta.mean()),
         square=8 * smoothness**2 * concurrency * float((zeta * (mean_delay + 1)).mean()),
-        max_step=1 / (4 * smoothness * max(1.0, math.sqrt(concurrency * longest))),
+        max_step=1 / (4 * smoothness * root(concurrency, longest)),
     )
 
 
 def theorem3_bounded(
-    concurrency: float,
+    concurrency: Given | float,
     *,
     smoothness: float,
     gap: float,
@@ -197,30 +233,18 @@ def theorem3_bounded(
     heterogeneity: Sequence[float] | Floats,
     gradient_bound: float,
 ) -> Bound:
-    """Algorithm 2 with ‖∇f_i‖ <= G: 4r0/(η(T+1)) + 3Lησ² + 4Lηζ² + 2L²η²τ_C²G² for η <= 1/(4Lτ_C)."""
-    positive("concurrency", concurrency)
-    _constants(smoothness, gap, noise_variance)
+    """Algorithm 2 with ‖∇f_i‖ <= G: 4r0/(η(T+1)) + 3Lησ² + 4Lηζ² + 2L²η²τ_C²G² for η <= 1/(4Lτ_C).
+
+    ``concurrency`` is τ_C, or a run, or (τ_C, τ_max).
+    """
+    jobs = concurrency_of(concurrency)
+    constants(smoothness, gap, noise_variance)
     nonnegative("gradient_bound", gradient_bound)
-    zeta = float(np.mean(np.asarray(heterogeneity, dtype=float)))
+    zeta = float(squares(heterogeneity).mean())
     return Bound(
         "Theorem 3 with bounded gradients",
         start=4 * gap,
         linear=3 * smoothness * noise_variance + 4 * smoothness * zeta,
-        square=2 * (smoothness * concurrency * gradient_bound) ** 2,
-        max_step=1 / (4 * smoothness * concurrency),
+        square=2 * (smoothness * jobs * gradient_bound) ** 2,
+        max_step=1 / (4 * smoothness * jobs),
     )
-
-
-def _delays(delays: Delays | tuple[float, float]) -> tuple[float, float]:
-    if isinstance(delays, Delays):
-        return float(delays.concurrency), float(delays.maximum)
-    concurrency, longest = delays
-    positive("concurrency", concurrency)
-    nonnegative("maximum delay", longest)
-    return float(concurrency), float(longest)
-
-
-def _constants(smoothness: float, gap: float, noise_variance: float) -> None:
-    positive("smoothness", smoothness)
-    positive("gap", gap)
-    nonnegative("noise_variance", noise_variance)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import nonnegative, positive
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.theory.inputs import sorted_durations
 
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def limits(
     positive("gap", gap)
     positive("epsilon", epsilon)
     nonnegative("noise_variance", noise_variance)
-    tau = checked(durations)
+    tau = sorted_durations(durations)
     n = len(tau)
     count = np.arange(1, n + 1)
     harmonic = count / np.cumsum(1.0 / tau)
@@ -78,14 +78,3 @@ def limits(
         best_synchronous_workers=best_sync + 1,
         heterogeneous_optimum=float(tau[-1] * deterministic + tau.mean() * stochastic / n),
     )
-
-
-def checked(durations: Sequence[float] | Floats) -> Floats:
-    """The durations sorted, if they are positive and finite."""
-    tau = np.sort(np.asarray(durations, dtype=float))
-    if tau.ndim != 1 or tau.size == 0:
-        raise BadParameter("durations", durations, "names no worker", "give one duration per worker")
-    if not (np.isfinite(tau).all() and tau[0] > 0):
-        bad = float(tau[~np.isfinite(tau) | (tau <= 0)][0])
-        raise BadParameter("durations", bad, "is no duration", "pass positive finite seconds")
-    return tau

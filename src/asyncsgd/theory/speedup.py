@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count
-from asyncsgd.theory.limits import checked
+from asyncsgd.theory.inputs import sorted_durations
+from asyncsgd.theory.queues import queues
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Speedup:
-    """Seconds for as many gradients as are in flight, by three models."""
+    """Seconds for as many gradients as are in flight: by the paper's lemma, and with queues."""
 
     asynchronous: float
     """The lemma: Δ̄ = mean of Δ_i. It ignores that jobs pile up on busy workers, so it is the low-concurrency limit."""
@@ -24,6 +25,8 @@ class Speedup:
     """The lemma: Δ̃ = Σ α_i Δ_i, the mean of the slowest of τ_C workers drawn with replacement."""
     queued: float
     """Algorithm 2 with its queues, for exponential durations: exact, by mean value analysis of the closed network."""
+    queued_fixed: float
+    """Algorithm 2 with its queues, for fixed durations: an approximation, whose error `queues` states."""
     floor: float
     """τ_C Δ_max / n: the slowest worker alone keeps everybody from being faster than this."""
 
@@ -36,15 +39,22 @@ class Speedup:
 def speedup(durations: Sequence[float] | Floats, concurrency: int) -> Speedup:
     """Expected time for ``concurrency`` gradients (Koloskova et al. 2022, the speed-up lemma, and queues).
 
-    Assumes fixed durations for the lemma and the floor, exponential ones of the same means for ``queued``. Workers are
-    drawn uniformly, with replacement.
+    Assumes fixed durations, but for ``queued`` exponential ones of the same means. Workers are drawn uniformly, with
+    replacement. A million workers with 10,000 jobs in flight take about a second.
+
+    Args:
+        durations: Seconds per gradient, one per worker, in any order.
+        concurrency: τ_C, jobs in flight; the batch of mini-batch SGD.
 
     >>> paper = speedup([10.0] * 900 + [60.0] * 100, concurrency=10)
     >>> paper.asynchronous, round(paper.minibatch, 2)
     (15.0, 42.57)
+    >>> crowded = speedup([10.0] * 900 + [60.0] * 100, concurrency=1000)
+    >>> crowded.asynchronous, crowded.floor, round(crowded.queued_fixed, 1), round(crowded.queued, 1)
+    (15.0, 60.0, 63.7, 67.1)
     """
     count("concurrency", concurrency)
-    tau = checked(durations)
+    tau = sorted_durations(durations)
     n = len(tau)
     # α_i = (i^C - (i-1)^C) / n^C without overflow and cancellation: differences of exp(C log(i/n)), largest first.
     with np.errstate(divide="ignore"):
@@ -54,23 +64,7 @@ def speedup(durations: Sequence[float] | Floats, concurrency: int) -> Speedup:
     return Speedup(
         asynchronous=float(tau.mean()),
         minibatch=minibatch,
-        queued=concurrency / _throughput(tau, concurrency),
+        queued=queues(tau, concurrency, variability=1.0).seconds,
+        queued_fixed=queues(tau, concurrency, variability=0.0).seconds,
         floor=float(concurrency * tau[-1] / n),
     )
-
-
-def _throughput(tau: Floats, concurrency: int) -> float:
-    """Gradients per second of a closed network of single servers with exponential times and uniform routing.
-
-    Exact mean value analysis (Reiser and Lavenberg 1980): workers with equal means are alike, so one queue length per
-    distinct mean is enough.
-    """
-    means, many = np.unique(tau, return_counts=True)
-    n = len(tau)
-    length = np.zeros(len(means))
-    throughput = 0.0
-    for jobs in range(1, concurrency + 1):
-        response = means * (1 + length)
-        throughput = jobs / float(response @ many / n)
-        length = throughput / n * response
-    return throughput
