@@ -20,11 +20,14 @@ from asyncsgd.core.work import Gradient
 from asyncsgd.run.faults import Faults
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.theory import theorem1, theorem2, theorem3
+from asyncsgd.theory.curvature import curvature, steepest
 from asyncsgd.trace import Delays, Trace
 
 BUDGET = 2.0
 """Seconds that estimating L may take."""
 ROUNDS = 8
+LARGE = 1_000_000
+"""Numbers in a model from which on fewer directions are kept."""
 MUCH = 3.0
 """A step so many times the safe one is worth a word where the loss does not fall."""
 
@@ -36,7 +39,7 @@ class Diagnosis:
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     smoothness: float | None = None
-    """L along the steepest direction found near the last point: a lower estimate."""
+    """L along the steepest direction found, at the start and at the end: a lower estimate."""
     safe_step: float | None = None
     """The largest step that the theorems allow for this L and these delays."""
 
@@ -188,35 +191,36 @@ def _safe_step(method: Method, delays: Delays, smoothness: float) -> float:
 
 
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
-    """L near x: the largest curvature that power iteration on differences of gradients finds; None if that is dear.
+    """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
 
-    The same seeds on both sides of a difference, so that the noise of the mini-batches cancels.
+    At both, because a model that has blown up often lies where the loss is flat.
     """
-    if not np.isfinite(x).all():
-        x = task.initial()
-    pairs = [(worker, seed) for seed, worker in enumerate(workers[:4])]
+    draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
+    start = task.initial()
+    task.update(start, *draws[0])  # the first one ever sets things up
     began = time.monotonic()
-    base = [task.update(x, worker, seed).astype(np.float64) for worker, seed in pairs]
-    each = (time.monotonic() - began) / len(pairs)
-    if each * 2 * len(pairs) > BUDGET:
+    gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
+    places = [start, x] if np.isfinite(x).all() else [start]
+    one_round = 2 * (time.monotonic() - began) * len(places)
+    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round, 1e-9)) - 1)
+    length = float(np.linalg.norm(gradient))
+    if rounds < 1 or not 0 < length < np.inf:
         return None
-    direction = np.mean(base, axis=0)
-    scale = float(np.sqrt(np.finfo(x.dtype).eps)) * max(1.0, float(np.linalg.norm(x)))
-    curvature = 0.0
-    for _ in range(min(ROUNDS, int(BUDGET / max(each * len(pairs), 1e-9)))):
-        length = float(np.linalg.norm(direction))
-        if not np.isfinite(length) or length == 0:
-            break
-        moved = (x + (scale / length) * direction).astype(x.dtype)
-        step = float(np.linalg.norm(moved.astype(np.float64) - x))
-        after = [task.update(moved, worker, seed).astype(np.float64) for worker, seed in pairs]
-        direction = np.mean([a - b for a, b in zip(after, base, strict=True)], axis=0)
-        curvature = max(curvature, float(np.linalg.norm(direction)) / step)
-    return curvature or None
+    found = 0.0
+    for place in places:
+        direction = steepest(task.update, place, draws, gradient / length, rounds)
+        found = max(found, curvature(task.update, place, draws, direction, confidence=0.95).value)
+    return found or None
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2g} times" if ratio >= 0.095 else f"{ratio:.1%} of"
+    if ratio >= 0.995:
+        return f"{_plainly(ratio)} times"
+    return f"{ratio:.0%} of" if ratio >= 0.0995 else f"{_plainly(1 / ratio)} times smaller than"
+
+
+def _plainly(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _round(value: float) -> str:

@@ -1,0 +1,110 @@
+"""Where methods end when data differ: distance from x* as the step goes to 0, beside what the trace predicts.
+
+If worker i gets steps w_i in all, the limit is the point with Σ w_i ∇f_i(x) = 0: x* if all w_i are equal.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import BiasWarning
+from asyncsgd.core.method import Method
+from asyncsgd.core.steps import DelayAdaptive, DropAbove
+from asyncsgd.methods import async_sgd, federated_async_sgd, minibatch_sgd, over_selection
+from asyncsgd.simulation import durations, simulate
+from asyncsgd.simulation.durations import Durations
+from asyncsgd.tasks import quadratic
+
+FEW, GOAL = 10, 8
+STEPS = (2e-2, 6e-3, 2e-3, 6e-4, 2e-4)
+ADAPTIVE, OVER, FAIR = "Algorithm 2, delay-adaptive", "over-selection, first 80 %", "Algorithm 2, constant step"
+BUSY = "Algorithm 1, constant step"
+SAME = "1 s each, exponential"
+
+METHODS: dict[str, Callable[[float], Method]] = {
+    FAIR: lambda step: federated_async_sgd(step, concurrency=FEW),
+    ADAPTIVE: lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DelayAdaptive(step)),
+    "Algorithm 2, drop above 2τ_C": lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DropAbove(step)),
+    OVER: lambda step: over_selection(GOAL * step, goal=GOAL, ask=FEW),
+    BUSY: lambda step: async_sgd(step),
+    "mini-batch": lambda step: minibatch_sgd(step),
+}
+
+
+def patterns() -> dict[str, Durations]:
+    """Workers of different speed, and one pattern in which speed has nothing to do with the data."""
+    means = np.geomspace(1.0, 8.0, FEW)
+    return {
+        "1 to 8 s, exponential": durations.exponential(means),
+        "1 to 8 s, log-normal": durations.lognormal(means, 0.5),
+        "1 to 8 s, fixed": durations.fixed(means),
+        "half 4× slower, exponential": durations.exponential([1.0] * (FEW // 2) + [4.0] * (FEW - FEW // 2)),
+        SAME: durations.exponential(1.0, workers=FEW),
+    }
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Where a method ends, for ever smaller steps."""
+
+    pattern: str
+    method: str
+    steps: tuple[float, ...]
+    distances: tuple[float, ...]
+    """‖mean x_T - x*‖ over the seeds, one per step."""
+    predicted: float
+    """Distance from x* of the point with Σ w_i ∇f_i(x) = 0, w_i the steps that worker i got in the traces."""
+    imbalance: float
+    """√(n Σ(w_i - 1/n)²) with Σ w_i = 1: 0 if every worker counts the same, whatever the data."""
+
+
+def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Sequence[int] = range(6)) -> Bias:
+    """Run until the start is forgotten, with every step and seed."""
+    task = quadratic(dim=20, eigenvalues=(0.5, 1.0), workers=FEW, heterogeneity=1.0)
+    speeds, distances, weights = patterns()[pattern], [], np.zeros(FEW)
+    for step in steps:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiasWarning)  # that is what we are here to measure
+            runs = [simulate(task, METHODS[method](step), speeds, iterations=int(20 / step), seed=s) for s in seeds]
+        distances.append(float(np.linalg.norm(np.mean([run.x for run in runs], axis=0) - task.optimum)))
+        weights = np.sum([np.bincount(r.trace.worker, weights=r.trace.step, minlength=FEW) for r in runs], axis=0)
+    share = weights / weights.sum()
+    limit = np.linalg.solve(task.hessian, share @ task.offsets)
+    return Bias(
+        pattern=pattern,
+        method=method,
+        steps=tuple(steps),
+        distances=tuple(distances),
+        predicted=float(np.linalg.norm(limit - task.optimum)),
+        imbalance=float(np.sqrt(FEW * ((share - 1 / FEW) ** 2).sum())),
+    )
+
+
+def draw(fig: Any, axes: Any, biases: Sequence[Bias], main: str) -> None:
+    """Distance against the step; distance by pattern."""
+    left, right = axes
+    names = list(dict.fromkeys(row.pattern for row in biases))
+    for place, method in enumerate(METHODS):
+        label = method.replace("τ_C", r"$\tau_C$")
+        some, look = [row for row in biases if row.method == method], {"color": f"C{place}", "marker": "os^DvP"[place]}
+        first = next(row for row in some if row.pattern == main)
+        if first.predicted < 1e-9:  # mini-batch: nothing to see on a logarithmic axis
+            continue
+        left.loglog(first.steps, first.distances, **look)
+        if method != FAIR:
+            left.axhline(first.predicted, color=f"C{place}", linestyle=":", linewidth=1, marker="")
+        y = np.array([names.index(row.pattern) for row in some]) + 0.12 * (place - 2)
+        right.plot([row.distances[-1] for row in some], y, linestyle="", label=label, **look)
+        right.plot([row.predicted for row in some], y, linestyle="", color=f"C{place}", marker="|", markersize=11)
+    left.invert_xaxis()
+    left.set(xlabel="step η (smaller to the right)", ylabel="distance of the limit from x*", title=main)
+    right.set(xlabel="distance of the limit from x*", title="at the smallest step")
+    right.set_yticks(range(len(names)), [name.replace(", ", ",\n") for name in names])
+    right.invert_yaxis()
+    handles, labels = right.get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=3)

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.claim01_figures import CRITERIA, LONG, SHORT, Curve, Point, judge, measure
+from asyncsgd.tasks import paper_quadratic
+
+
+def curve(law, edge=False):
+    return Curve(tuple(Point(x, float(law(x)), 0.1, edge and x == 16) for x in (*SHORT, *LONG)))
+
+
+def curves(literal, sustained, edge=False):
+    pairs = zip(CRITERIA, (literal, sustained), strict=True)
+    return {("quadratic", criterion): curve(law, edge) for criterion, law in pairs}
+
+
+def root(x):
+    return 100 * np.sqrt(x)
+
+
+def test_a_root_everywhere_is_what_the_paper_says():
+    verdict, why = judge(curves(root, root))
+    assert (verdict, why) == (Verdict.HOLDS, "")
+
+
+def test_a_collapse_is_found():
+    verdict, why = judge(curves(lambda x: root(x) if x <= 64 else 88, root))
+    assert verdict == Verdict.CORRECTED
+    assert "falls to 88" in why
+    assert "faster than √τ_max" not in why
+
+
+def test_a_tail_that_turns_linear_is_found():
+    verdict, why = judge(curves(root, lambda x: root(x) if x <= 64 else 12.5 * x))
+    assert verdict == Verdict.CORRECTED
+    assert "exponent 1.00 for the quadratic" in why
+
+
+@pytest.mark.parametrize("law", [lambda x: 100 * x**3, lambda x: 500 + 200 * np.sin(x)])
+def test_no_line_is_no_reproduction(law):
+    verdict, why = judge(curves(law, root))
+    assert verdict == Verdict.FAILS
+    assert "('quadratic', 'literal')" in why
+
+
+def test_a_best_step_on_the_edge_spoils_the_figure():
+    verdict, why = judge(curves(root, root, edge=True))
+    assert verdict == Verdict.FAILS
+    assert "edge" in why
+
+
+def test_one_point_of_the_figure():
+    """T = 212 with 141 steps; a coarser grid finds a little more."""
+    point = measure(paper_quadratic(), 4, "literal", points=71)
+    assert 212 <= point.iterations <= 250
+    assert not point.on_edge
+    trapped = measure(paper_quadratic(), 128, "literal", points=71)
+    honest = measure(paper_quadratic(), 128, "sustained", points=71)
+    assert trapped.iterations < 100 < 1000 < honest.iterations

@@ -1,0 +1,50 @@
+from dataclasses import replace
+
+import pytest
+
+from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.claim03_speed_up import Row, check, drawn, judge
+
+CLAIMED = [
+    Row(c, 15.0, 15.0, 15.0, 0.06 * c, lemma, lemma, lemma)
+    for c, lemma in ((1, 15.0), (10, 42.57), (100, 60.0), (1000, 60.0))
+]
+
+
+def change(concurrency, **fields):
+    return [replace(row, **fields) if row.concurrency == concurrency else row for row in CLAIMED]
+
+
+def test_the_lemma_everywhere_would_hold():
+    assert judge(CLAIMED) == (Verdict.HOLDS, "")
+
+
+def test_queues_are_a_correction():
+    verdict, why = judge(change(100, simulated=17.0))
+    assert verdict == Verdict.CORRECTED
+    assert "17.0 s in place of 15 s at τ_C = 100" in why
+    assert "even slower" not in why
+    assert "even slower" in judge(change(1000, simulated=64.0))[1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"simulated": 16.0}, {"minibatch": 40.0}, {"minibatch_lemma": 41.0, "minibatch": 41.0}]
+)
+def test_a_wrong_example_is_a_failure(wrong):
+    assert judge(change(10, **wrong))[0] == Verdict.FAILS
+
+
+def test_a_small_run_of_the_claim():
+    claim = check(lambda share: None, concurrencies=(3, 10, 300), arrivals=400_000, many=50)
+    assert claim.verdict == Verdict.CORRECTED
+    example = claim.values["rows"][1]
+    assert example["lemma"] == 15.0
+    assert example["minibatch_lemma"] == pytest.approx(42.566, abs=1e-3)
+    assert claim.values["rows"][2]["simulated"] == pytest.approx(24.1, rel=0.02)
+    assert claim.values["queue_formula_error"] < 0.02
+
+
+def test_a_worker_that_is_drawn_twice_works_twice():
+    slowest, busiest = drawn(3000, 20)
+    assert slowest == 60.0
+    assert busiest > 300

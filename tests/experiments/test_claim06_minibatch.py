@@ -1,0 +1,53 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from asyncsgd.experiments import claim06_minibatch as claim06
+from asyncsgd.experiments.claim import Verdict
+
+CELL = claim06.Cell("half slower", "no noise", 3.0, 2.5, 3.5, 2.9, 2.5, 1.2, (300.0, 100.0))
+
+
+def test_equal_workers_lose_and_a_straggler_wins():
+    patterns = claim06.patterns(8)
+    equal = claim06.measure("all equal", patterns["all equal"], "no noise", seeds=[0], steps=25)
+    straggler = claim06.measure("one 10× slower", patterns["one 10× slower"], "no noise", seeds=[0], steps=25)
+    assert 0.5 < equal.speedup < 1
+    assert equal.throughput == pytest.approx(1.0, rel=0.05)
+    assert straggler.speedup > 3
+    assert straggler.speedup == pytest.approx(straggler.throughput * straggler.gradients)
+    assert claim06.judge([equal, straggler])[0] == Verdict.CORRECTED
+
+
+def test_seeds_give_a_range():
+    cell = claim06.measure("exponential", claim06.patterns(4)["exponential"], "strong noise", seeds=range(3), steps=13)
+    assert cell.low < cell.high
+    assert cell.speedup > 1
+
+
+def test_every_pattern_is_for_as_many_workers_as_asked():
+    assert {speeds.workers for speeds in claim06.patterns(6).values()} == {6}
+
+
+def test_the_verdict_follows_the_numbers():
+    assert claim06.judge([CELL, replace(CELL, speedup=1.0)]) == (Verdict.HOLDS, "")
+    nobody_waits = replace(CELL, pattern="all equal", speedup=0.8, throughput=1.0)
+    verdict, why = claim06.judge([CELL, nobody_waits])
+    assert verdict == Verdict.CORRECTED
+    assert "all equal with no noise (0.80×)" in why
+    assert claim06.judge([replace(nobody_waits, speedup=0.4)])[0] == Verdict.FAILS
+    assert claim06.judge([replace(CELL, speedup=0.9)])[0] == Verdict.FAILS, "slower although others wait"
+
+
+def test_the_figure_shows_every_pattern():
+    pytest.importorskip("matplotlib")
+    from asyncsgd.report import figures
+
+    # The ratio of means may lie outside the ratios of single seeds.
+    cells = [CELL, replace(CELL, noise="strong noise", speedup=4.0)]
+    with figures.figure(columns=2) as (fig, axes):
+        claim06.draw(fig, axes, cells)
+        assert [label.get_text() for label in axes[0].get_yticklabels()] == ["half slower"]
+        assert np.all(np.array(axes[1].get_xlim()) > 0)
+        figures.svg(fig, "claim06")
