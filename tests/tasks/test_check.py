@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from asyncsgd.tasks import BadTask, CompiledTask, Task, check_task, quadratic
+from asyncsgd.tasks import BadTask, CompiledTask, Task, WritingTask, check_task, quadratic
 
 
 class Mine:
@@ -36,6 +36,32 @@ class Compiled(Mine):
 
     def evaluate(self, x):
         return {"loss": float(x @ x)}
+
+
+class Writes(Mine):
+    """Writes its updates where they are wanted."""
+
+    def update_into(self, x, worker, seed, out):
+        out[:] = self.update(x, worker, seed)
+
+
+class WritesTooLate(Writes):
+    def __init__(self):
+        self.last = np.zeros(3)
+
+    def update_into(self, x, worker, seed, out):
+        out[:] = self.last
+        self.last = self.update(x, worker, seed)
+
+
+class AddsInstead(Writes):
+    def update_into(self, x, worker, seed, out):
+        out += self.update(x, worker, seed)
+
+
+class ReturnsInstead(Writes):
+    def update_into(self, x, worker, seed, out):
+        return self.update(x, worker, seed)
 
 
 class WritesIntoX(Mine):
@@ -74,11 +100,13 @@ def broken(**methods):
 
 
 def test_good_tasks_pass():
-    for task in (Mine(), Compiled(), quadratic(workers=2)):
+    for task in (Mine(), Compiled(), Writes(), quadratic(workers=2)):
         check_task(task, slope=True)
         assert isinstance(task, Task)
     assert isinstance(Compiled(), CompiledTask)
     assert not isinstance(Mine(), CompiledTask)
+    assert isinstance(Writes(), WritingTask)
+    assert not isinstance(Mine(), WritingTask)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +117,9 @@ def test_good_tasks_pass():
         (Reuses(), "overwrites"),
         (Biased(), "no unbiased gradients"),
         (WrongCompiled(), "compiled gradient differs"),
+        (WritesTooLate(), "update_into.*agree to the bit"),
+        (AddsInstead(), "update_into.*agree to the bit"),
+        (ReturnsInstead(), "update_into.*returns something"),
         (object(), "no method initial"),
         (broken(initial=lambda self: [0.0]), "not a vector"),
         (broken(initial=lambda self: np.zeros(3, int)), "dtype"),

@@ -1,27 +1,28 @@
 """A PyTorch model as a task, in virtual time."""
 
+import random
+import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from tasks.torch_zoo import RowByRow, aligned, digits, flat, small_model
 from torch import nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 import asyncsgd as asgd
+from asyncsgd.core.random import below, output
+from asyncsgd.core.work import LocalSteps
 
 
-def digits(rows=None):
-    from sklearn.datasets import load_digits
-
-    features, labels = load_digits(return_X_y=True)
-    data = TensorDataset(torch.as_tensor(features / 16, dtype=torch.float32), torch.as_tensor(labels))
-    return Subset(data, range(*rows)) if rows else data
-
-
-def small_model(*extra):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), *extra, nn.Linear(16, 10))
+def plain_gradient(model, data, seed, batch_size):
+    """As anybody would write it."""
+    rows = [below(output(seed, k), len(data))[1] for k in range(batch_size)]
+    inputs, targets = data[rows]
+    model.zero_grad()
+    nn.CrossEntropyLoss()(model(inputs), targets).backward()
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()
 
 
 def test_the_gradient_is_that_of_autograd():
@@ -29,35 +30,130 @@ def test_the_gradient_is_that_of_autograd():
     task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), data, batch_size=8)
     x = task.initial()
     assert x.dtype == np.float32
-    assert np.array_equal(x, nn.utils.parameters_to_vector(model.parameters()).detach().numpy())
-    from asyncsgd.core.random import below, output
-
-    rows = [below(output(7, k), len(data))[1] for k in range(8)]
-    inputs, targets = data[rows]
-    nn.CrossEntropyLoss()(model(inputs), targets).backward()
-    expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy()
-    assert np.array_equal(task.update(x, 0, 7), expected)
+    assert np.array_equal(x, flat(model))
+    assert np.array_equal(task.update(x, 0, 7), plain_gradient(model, data, 7, 8))
     assert np.array_equal(x, task.initial())
 
 
-def test_it_passes_the_public_check_of_tasks_with_dropout():
-    task = asgd.tasks.torch(small_model(nn.Dropout(0.5)), nn.CrossEntropyLoss(), digits(), workers=3)
+def test_float64_models_work_in_float64():
+    model, (inputs, targets) = small_model().double(), digits().tensors
+    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets), batch_size=8, workers=2)
+    assert task.initial().dtype == task.update(task.initial(), 0, 1).dtype == np.float64
+    data = TensorDataset(inputs.double(), targets)
+    assert np.array_equal(task.update(task.initial(), 1, 7), plain_gradient(model, data, 7, 8))
+    asgd.tasks.check_task(task, slope=True)
+
+
+@pytest.mark.parametrize("hidden", [16, 600])
+def test_the_bits_do_not_depend_on_where_x_and_out_lie(hidden):
+    model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits())
+    x = task.initial()
+    expected = task.update(x, 0, 3)
+    elsewhere = task.update(x + 1, 0, 3)
+    out = np.empty_like(x)
+    for offset in (0, 4, 32, 0, 60):
+        here = aligned(x, offset)
+        assert np.array_equal(task.update(here, 0, 3), expected)
+        task.update_into(here, 0, 3, out)
+        assert np.array_equal(out, expected)
+        task.update_into(aligned(x + 1, 0), 0, 3, out)
+        assert np.array_equal(out, elsewhere)
+        assert np.array_equal(here, x)
+
+
+def test_a_model_that_writes_into_its_parameters_does_not_write_into_x():
+    class Clamps(nn.Linear):
+        def forward(self, inputs):
+            self.weight.data.clamp_(-0.01, 0.01)
+            return super().forward(inputs)
+
+    for layer in (Clamps(64, 2000), nn.Linear(64, 2000)):
+        model = nn.Sequential(layer, nn.Linear(2000, 10))
+        task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits())
+        x = aligned(task.initial(), 0)
+        kept = x.copy()
+        task.update(x, 0, 3)
+        task.evaluate(x)
+        assert np.array_equal(x, kept)
     asgd.tasks.check_task(task)
 
 
-def test_a_plain_dataset_gives_the_same_as_tensors():
-    class Rows(Dataset):
-        def __len__(self):
-            return 50
+def test_gradients_that_share_memory_or_are_missing_or_sparse():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+            self.unused = nn.Parameter(torch.ones(2))
+            self.table = nn.Embedding(4, 3, sparse=True)
+            self.frozen = nn.Parameter(torch.ones(5), requires_grad=False)
 
+        def forward(self, rows):
+            return (self.a + self.b).sum() + self.table(rows).sum(dim=1)
+
+    data = (np.arange(4), np.zeros(4))
+    arguments = {"model": Odd(), "loss": lambda outputs, targets: (outputs - targets).mean(), "data": data}
+    task = asgd.tasks.torch(**arguments, batch_size=4)
+    update = task.update(task.initial(), 0, 0)
+    assert task.dimension == 3 + 3 + 2 + 12
+    assert update[:8].tolist() == [1.0] * 6 + [0.0] * 2
+    assert update[8:].sum() == pytest.approx(3)
+    local = asgd.tasks.torch(**arguments, batch_size=4, local_steps=3, local_stepsize=0.5)
+    assert local.update(task.initial(), 0, 0)[:8].tolist() == [3.0] * 6 + [0.0] * 2
+    assert any("1 parameters with requires_grad=False" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("extra", [(), (nn.Dropout(0.5),), (nn.BatchNorm1d(16),)])
+def test_local_steps_are_those_of_the_core_to_the_bit(extra):
+    one = asgd.tasks.torch(small_model(*extra), nn.CrossEntropyLoss(), digits(), workers=2)
+    several = asgd.tasks.torch(
+        small_model(*extra), nn.CrossEntropyLoss(), digits(), workers=2, local_steps=4, local_stepsize=0.3
+    )
+    x = one.initial()
+    core = LocalSteps(4, 0.3, scaled=True)
+    for seed in range(3):
+        assert np.array_equal(several.update(x, 1, seed), core.compute(one.update, x, 1, seed))
+    asgd.tasks.check_task(several)
+
+
+def test_it_passes_the_public_check_of_tasks():
+    for model in (small_model(), small_model(nn.Dropout(0.5))):
+        asgd.tasks.check_task(asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), workers=3))
+        asgd.tasks.check_task(
+            asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), workers=3, split="dirichlet"), slope=False
+        )
+
+
+def test_a_job_leaves_the_random_numbers_of_the_user_alone():
+    task = asgd.tasks.torch(small_model(nn.Dropout(0.5)), nn.CrossEntropyLoss(), RowByRow(digits()))
+
+    def draws():
+        torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        yield
+        yield torch.rand(1).item(), random.random(), np.random.rand()  # noqa: NPY002
+
+    first, second = draws(), draws()
+    next(first)
+    expected = next(first)
+    next(second)
+    task.update(task.initial(), 0, 5)
+    task.evaluate(task.initial())
+    assert next(second) == expected
+
+
+def test_augmentation_of_any_kind_can_be_repeated():
+    class Jitter(RowByRow):
         def __getitem__(self, row):
-            return data[row]
+            inputs, target = self.data[row]
+            noise = torch.rand(64) + random.random() + np.random.rand()  # noqa: NPY002
+            return inputs + noise, target
 
-    data = digits()
-    by_row = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), Rows())
-    by_slice = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), TensorDataset(*data[:50]))
-    x = by_row.initial()
-    assert np.array_equal(by_row.update(x, 0, 3), by_slice.update(x, 0, 3))
+    task = asgd.tasks.torch(small_model(nn.BatchNorm1d(16)), nn.CrossEntropyLoss(), Jitter(digits()), workers=2)
+    asgd.tasks.check_task(task)
+    assert task.evaluate(task.initial()) == task.evaluate(task.initial())
+    assert not np.array_equal(task.update(task.initial(), 0, 1), task.update(task.initial(), 0, 2))
 
 
 def test_it_learns_in_virtual_time_and_repeats_to_the_bit():
@@ -83,6 +179,83 @@ def test_one_dataset_per_worker_is_heterogeneous():
         warnings.simplefilter("error")
         method = asgd.federated_async_sgd(0.1, concurrency=3)
         asgd.simulate(task, method, asgd.durations.fixed([1.0, 1.0, 2.0]), iterations=5)
+    shared = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=3)
+    assert (shared.workers, shared.heterogeneous) == (3, False)
+
+
+def test_an_optimizer_of_torch_trains_it():
+    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=2)
+    method = asgd.async_sgd(0.003).using(optimizer=asgd.torch_optimizer("AdamW", fused=True))
+    run = asgd.simulate(task, method, asgd.durations.fixed([1.0, 3.0]), iterations=400)
+    assert run.metrics["accuracy"][-1] > 0.8
+
+
+def test_metrics_are_means_over_held_out_rows():
+    task = asgd.tasks.torch(
+        small_model(),
+        nn.CrossEntropyLoss(),
+        digits((0, 1400)),
+        test=digits((1400, 1797)),
+        metrics={"wrong": lambda outputs, targets: (outputs.argmax(dim=1) != targets).float().mean()},
+    )
+    x = task.initial()
+    values = task.evaluate(x)
+    assert sorted(values) == ["accuracy", "loss", "wrong"]
+    assert values["wrong"] == pytest.approx(1 - values["accuracy"])
+    inputs, targets = digits()[1400:]
+    outputs = task.module(x)(inputs)
+    assert values["loss"] == pytest.approx(nn.CrossEntropyLoss()(outputs, targets).item())
+    assert values["accuracy"] == pytest.approx((outputs.argmax(dim=1) == targets).double().mean().item())
+
+
+def test_accuracy_only_where_there_are_classes():
+    inputs = torch.randn(20, 3)
+    line = asgd.tasks.torch(nn.Linear(3, 1), nn.MSELoss(), (inputs, torch.randn(20, 1)))
+    assert sorted(line.evaluate(line.initial())) == ["loss"]
+    pixels = asgd.tasks.torch(
+        nn.Conv1d(1, 4, 1), nn.CrossEntropyLoss(), (inputs[:, None], torch.randint(0, 4, (20, 3)))
+    )
+    assert 0 <= pixels.evaluate(pixels.initial())["accuracy"] <= 1
+    asgd.tasks.check_task(pixels)
+
+
+def test_without_held_out_data_the_workers_count_the_same():
+    inputs, targets = digits().tensors
+    parts = [(inputs[:50], targets[:50]), (inputs[50:], targets[50:])]
+    whole = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), parts)
+    x = whole.initial()
+    alone = [asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), part).evaluate(x)["loss"] for part in parts]
+    assert whole.evaluate(x)["loss"] == pytest.approx(np.mean(alone))
+
+
+def test_the_module_handed_out_is_a_new_one():
+    model = small_model()
+    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits())
+    x = task.initial() + 1
+    mine = task.module(x)
+    assert isinstance(mine, nn.Sequential)
+    assert not mine.training
+    assert np.array_equal(flat(mine), x)
+    with torch.no_grad():
+        for parameter in mine.parameters():
+            parameter.zero_()
+    assert np.array_equal(flat(task.module(x)), x)
+    assert np.array_equal(flat(model), task.initial())
+    assert model.training
+
+
+def mixed():
+    model = small_model()
+    model[0].double()
+    return model
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(3))
+
+
+def frozen():
+    return small_model().requires_grad_(False)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +263,97 @@ def test_one_dataset_per_worker_is_heterogeneous():
     [
         ({"model": "no"}, "model = 'str' is no torch module"),
         ({"model": nn.ReLU()}, "nothing to train"),
-        ({"model": nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10))}, "has buffers.*GroupNorm"),
+        ({"model": frozen()}, "nothing to train.*requires_grad"),
+        ({"model": mixed()}, "float64, float32.*one.*model.float"),
+        ({"model": small_model().half()}, "float16.*model.float"),
+        ({"model": small_model().bfloat16()}, "bfloat16.*model.float"),
+        ({"model": lazy()}, "lazy"),
+        ({"loss": "no"}, "loss = 'no' cannot be called"),
         ({"batch_size": 0}, "batch_size = 0"),
-        ({"data": []}, "data"),
-        ({"data": [TensorDataset(torch.empty(0, 64), torch.empty(0))]}, r"data\[0\].*has no rows"),
+        ({"workers": 0}, "workers = 0"),
+        ({"calibration": 0}, "calibration = 0"),
+        ({"local_steps": 0}, "local_steps = 0"),
+        ({"local_steps": 3}, "local_stepsize = None is missing"),
+        ({"local_steps": 3, "local_stepsize": -1.0}, "local_stepsize = -1.0"),
+        ({"metrics": {"loss": max}}, "metrics = 'loss'"),
+        ({"metrics": {"mine": 3}}, "metrics.*mine.*no function"),
+        ({"device": "gpu"}, "device = 'gpu' is unknown"),
+        ({"device": "meta"}, "device = 'meta' is not to be had"),
     ],
 )
 def test_bad_input_names_the_argument_and_the_fix(arguments, says):
     with pytest.raises(asgd.errors.BadParameter, match=says):
-        asgd.tasks.torch(
-            **{"model": small_model(), "loss": nn.CrossEntropyLoss(), "data": digits(), **arguments},
-        )
+        asgd.tasks.torch(**{"model": small_model(), "loss": nn.CrossEntropyLoss(), "data": digits(), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (nn.CrossEntropyLoss(reduction="none"), r"loss = 'a tensor of shape \(32,\)'.*reduction='mean'"),
+        (lambda outputs, targets: 3.0, "loss = 'float'.*not a tensor"),
+        (lambda outputs, targets: outputs.detach().mean(), "does not depend on the parameters.*detach"),
+    ],
+)
+def test_a_loss_that_is_no_loss_is_named_when_it_is_used(loss, says):
+    task = asgd.tasks.torch(small_model(), loss, digits())
+    with pytest.raises(asgd.errors.BadParameter, match=says):
+        task.update(task.initial(), 0, 0)
+
+
+def test_a_worker_or_a_vector_that_does_not_fit_is_named():
+    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=2)
+    with pytest.raises(asgd.errors.BadParameter, match=r"worker = 2.*0\.\.1"):
+        task.update(task.initial(), 2, 0)
+    with pytest.raises(asgd.errors.BadParameter, match=f"pass a vector of {task.dimension}"):
+        task.update(np.ones(1, np.float32), 0, 0)
+    x = task.initial()
+    for out, says in (
+        (x[:-1], f"contiguous vector of {task.dimension} float32"),
+        (np.ones(len(x)), r"out = 'float64\[1210\]'"),
+        (np.ones(2 * len(x), np.float32)[::2], "contiguous"),
+        (aligned(x, 0), "read-only"),
+    ):
+        with pytest.raises(asgd.errors.BadParameter, match=says):
+            task.update_into(x, 0, 0, out)
+    assert np.array_equal(task.update(np.repeat(x, 2)[::2], 0, 0), task.update(x, 0, 0))
+    assert np.array_equal(task.update(x.astype(np.float64), 0, 0), task.update(x, 0, 0))
+
+
+class Stopped(BaseException):
+    """What an engine raises in the middle of a job that it cancels."""
+
+
+def test_a_job_that_was_stopped_anywhere_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(64, 2000), nn.BatchNorm1d(2000), nn.Dropout(0.1), nn.Linear(2000, 10))
+    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), batch_size=4)
+    x, other = aligned(task.initial(), 0), aligned(task.initial() + 1, 0)
+    expected, out = task.update(x, 0, 1), np.empty_like(x)
+    lines = 0
+
+    def stop(frame, event, argument):
+        nonlocal lines
+        if "asyncsgd" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            lines -= 1
+            if lines == 0:
+                raise Stopped
+        return stop
+
+    for after in range(1, 400):
+        lines = after
+        task.update_into(x, 0, 1, out)
+        sys.settrace(stop)
+        try:
+            task.update_into(other, 0, 2, out)
+            stopped = False
+        except Stopped:
+            stopped = True
+        finally:
+            sys.settrace(None)
+        task.update_into(x, 0, 1, out)
+        assert np.array_equal(out, expected)
+        if not stopped:
+            break
+    assert not stopped
+    assert after > 50

@@ -1,6 +1,6 @@
 """What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
-from asyncsgd.tasks.base import CompiledTask, Task
+from asyncsgd.tasks.base import CompiledTask, Task, WritingTask
 from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.tasks.check import BadTask, check_task
 from asyncsgd.tasks.least_squares import LeastSquares, least_squares
@@ -8,7 +8,9 @@ from asyncsgd.tasks.logistic import Logistic, logistic
 from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic
 from asyncsgd.tasks.softmax import Softmax, digits, softmax
 from asyncsgd.tasks.splits import dirichlet_split, iid_split, label_split
-from asyncsgd.tasks.torch_task import TorchTask, torch
+from asyncsgd.tasks.torch_recipe import torch
+from asyncsgd.tasks.torch_rows import split_dataset
+from asyncsgd.tasks.torch_task import TorchTask
 
 __all__ = [
     "BadTask",
@@ -20,6 +22,7 @@ __all__ = [
     "Softmax",
     "Task",
     "TorchTask",
+    "WritingTask",
     "check_task",
     "digits",
     "dirichlet_split",
@@ -30,5 +33,6 @@ __all__ = [
     "paper_quadratic",
     "quadratic",
     "softmax",
+    "split_dataset",
     "torch",
 ]

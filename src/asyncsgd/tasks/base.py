@@ -4,6 +4,10 @@
 ``workers``, ``heterogeneous``, and the constants ``smoothness``, ``noise_variance``, ``heterogeneity``, ``optimum``,
 ``minimum``. `asyncsgd.tasks.check_task` tests it.
 
+**Into shared memory.** If it also has ``update_into(x, worker, seed, out)``, which writes into the vector ``out`` what
+``update(x, worker, seed)`` returns, engines call that one, and a large update is not copied once more. x is read-only
+and does not change during the call.
+
 **Fast path.** If it also has ``compiled = (gradient, data)`` (see `CompiledTask`), runs of it are replayed in compiled
 code.
 """
@@ -30,6 +34,14 @@ class Task(Protocol):
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Numbers to report about x, "loss" among them if there is one."""
+
+
+@runtime_checkable
+class WritingTask(Task, Protocol):
+    """A task that writes its updates where they are wanted."""
+
+    def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
+        """Write into ``out``, a vector like x, what ``update(x, worker, seed)`` returns, to the bit."""
 
 
 @runtime_checkable

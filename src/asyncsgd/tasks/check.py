@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
     """Raise `BadTask`, naming what is wrong and the fix, unless the task keeps the contract of `Task`.
 
     Checked at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and that
-    ``update`` depends on (x, worker, seed) alone. A ``compiled`` gradient must give the bits of ``update``.
+    ``update`` depends on (x, worker, seed) alone. ``update_into`` and a ``compiled`` gradient must give the bits of
+    ``update``.
 
     Args:
         task: What to check.
@@ -87,6 +89,8 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
     again = task.update(x.copy(), worker, seed)
     if not _same(again, kept):
         raise BadTask(f"{name} gives two answers; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
+    if callable(getattr(task, "update_into", None)):
+        _check_into(task, x, worker, seed, kept)
     compiled = getattr(task, "compiled", None)
     if compiled is not None:
         function, data = compiled
@@ -94,6 +98,19 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
         function(x.copy(), worker, np.uint64(seed), out, data)
         if not _same(out, kept):
             raise BadTask(f"the compiled gradient differs from {name} by up to {np.abs(out - kept).max():.3g}")
+
+
+def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) -> None:
+    name = f"update_into(x, {worker}, {seed}, out)"
+    rooms = [np.frombuffer(mmap(-1, x.nbytes + x.itemsize), x.dtype) for _ in range(2)]
+    for place in (0, 1, 1):  # as in an engine, where a page begins; anywhere; and where it has written before
+        here, out = (room[place : place + len(x)] for room in rooms)
+        here[:], out[:] = x, np.nan
+        here.flags.writeable = False
+        if task.update_into(here, worker, seed, out) is not None:
+            raise BadTask(f"{name} returns something; write into out and return None")
+        if not _same(out, expected):
+            raise BadTask(f"{name} writes {out}, update returns {expected}; they must agree to the bit")
 
 
 def _check_evaluate(task: Any, x: Vector) -> None:

@@ -2,150 +2,223 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
-from asyncsgd.core.random import below, output
+from asyncsgd.core.random import derive
+from asyncsgd.tasks.torch_rows import Rows, draw_rows, mixed_batch
+
+if TYPE_CHECKING:
+    from asyncsgd.tasks.torch_model import FlatModel
+
+EVALUATED_AT_ONCE = 256
+"""Rows of a batch in `TorchTask.evaluate` and in calibration."""
 
 
 class TorchTask:
     """Mini-batch gradients of a loss of a model, over data that all workers share or that each has its own part of.
 
-    Everything depends on (x, worker, seed) alone: rows are drawn with replacement from the job's seed, and torch's own
-    generator is set from it too, so that dropout can be repeated. The model given is copied, never changed.
+    Everything depends on (x, worker, seed) alone: rows are drawn with replacement from the job's seed, torch's own
+    generator is set from it too, so that dropout can be repeated, and buffers are restored before every job. (To the
+    bit it depends on the number of torch's threads too, and on a GPU on ``torch.use_deterministic_algorithms``.) The
+    model given is copied, never changed. `notes` says what a user should know about its buffers.
+
+    The model is set up on its device when it is first used, in each process anew.
     """
 
     def __init__(
         self,
-        model: Any,
+        module: Any,
         loss: Callable[[Any, Any], Any],
-        datasets: Sequence[Any],
+        rows: Sequence[Rows],
+        *,
         batch_size: int,
-        test: Any | None,
-        device: str,
+        local_steps: int,
+        local_stepsize: float | None,
         workers: int,
+        test: Rows | None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]],
+        calibration: int,
+        device: str,
     ) -> None:
-        import torch
+        from asyncsgd.tasks.torch_check import notes
+        from asyncsgd.tasks.torch_model import trained
 
         self.workers = workers
-        self.heterogeneous = len(datasets) > 1
-        self._loss, self._datasets, self._batch_size, self._test = loss, datasets, batch_size, test
-        self._device = torch.device(device)
-        self._model = deepcopy(model).to(self._device)
-        parameters = [p for p in self._model.parameters() if p.requires_grad]
-        self._flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self._gradient = torch.zeros_like(self._flat)
-        place = 0
-        for parameter in parameters:  # parameters and gradients become views of two flat vectors
-            part = slice(place, place + parameter.numel())
-            parameter.data = self._flat[part].view_as(parameter)
-            parameter.grad = self._gradient[part].view_as(parameter)
-            place = part.stop
-        self._start: Vector = self._flat.cpu().numpy().copy()
-
-    @property
-    def dimension(self) -> int:
+        self.heterogeneous = len(rows) > 1
+        self.device = device
+        self._module = deepcopy(module).cpu()
+        self._loss, self._rows, self._test, self._metrics = loss, list(rows), test, dict(metrics)
+        self._batch_size, self._local_steps, self._local_stepsize = batch_size, local_steps, local_stepsize
+        self._calibration = calibration
+        self._dtype = trained(self._module)[0].detach().numpy().dtype
+        self.dimension = sum(parameter.numel() for parameter in trained(self._module))
         """How many numbers are trained."""
-        return len(self._start)
+        self._plain = all(part.plain for part in (*self._rows, *([] if test is None else [test])))
+        self.notes = notes(self._module, min(calibration, sum(map(len, self._rows))))
+        """What a user should know about the model's buffers and modes, in sentences."""
+        self._used: tuple[int, FlatModel, Any] | None = None
+
+    def __repr__(self) -> str:
+        kind, data = type(self._module).__name__, "own" if self.heterogeneous else "shared"
+        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {self.workers} workers, {data} data>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        seen: dict[int, Any] = {}
+        rows = [part.compact(seen) for part in self._rows]
+        test = None if self._test is None else self._test.compact(seen)
+        return {**self.__dict__, "_rows": rows, "_test": test, "_used": None}
+
+    def _ready(self) -> tuple[FlatModel, Any]:
+        """(the model on its device, the loss there) of this process; a fork starts afresh."""
+        process = os.getpid()
+        if self._used is None or self._used[0] != process:
+            import torch
+
+            from asyncsgd.tasks.torch_model import FlatModel
+
+            device = torch.device(self.device)
+            loss = deepcopy(self._loss).to(device) if isinstance(self._loss, torch.nn.Module) else self._loss
+            self._used = (process, FlatModel(self._module, device), loss)
+        return self._used[1], self._used[2]
 
     def initial(self) -> Vector:
         """The parameters of the model as it was given."""
-        return self._start.copy()
+        from asyncsgd.tasks.torch_model import trained
+
+        start: Vector = np.concatenate([p.detach().numpy().reshape(-1) for p in trained(self._module)])
+        return start
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """The gradient of the mean loss of a mini-batch of this worker's data."""
+        """The gradient of the mean loss of a mini-batch of this worker's data, or what its local steps add up to."""
+        out = np.empty(self.dimension, self._dtype)
+        self.update_into(x, worker, seed, out)
+        return out
+
+    def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
+        """Write into ``out`` what `update` returns.
+
+        If x starts at a multiple of 64 bytes it may be used where it lies, so it must not change during the call.
+        """
         import torch
 
         if not 0 <= worker < self.workers:
             raise BadParameter("worker", worker, f"is not one of {self.workers}", f"pass 0..{self.workers - 1}")
-        dataset = self._datasets[worker if self.heterogeneous else 0]
-        rows = [below(output(seed, k), len(dataset))[1] for k in range(self._batch_size)]
-        inputs, targets = self._batch(dataset, rows)
-        self._model.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed & (2**63 - 1))
-            self._flat.copy_(torch.from_numpy(np.array(x)))
-            self._gradient.zero_()
-            self._loss(self._model(inputs), targets).backward()
-        gradient: Vector = self._gradient.cpu().numpy().copy()
-        return gradient
+        model, _ = self._ready()
+        parts = model.views(out)
+        if not out.flags.writeable:
+            raise BadParameter("out", "a read-only vector", "cannot be written into", "pass one that is writeable")
+        rows = self._rows[worker if self.heterogeneous else 0]
+        if self._local_stepsize is None:
+            model.load(x)
+            torch._foreach_copy_(parts, self._gradient(rows, seed))
+            return
+        model.load(x, copy=True)
+        for q in range(self._local_steps):
+            gradient = self._gradient(rows, derive(seed, q))
+            with torch.no_grad():  # in two steps, to round as NumPy does; not in place, as gradients may share memory
+                torch._foreach_sub_(model.parameters, torch._foreach_mul(gradient, self._local_stepsize))
+        np.subtract(x, model.values(), out=out)
+        np.divide(out, self._local_stepsize, out=out)
+
+    def _gradient(self, rows: Rows, seed: int) -> Sequence[Any]:
+        model, loss = self._ready()
+        chosen = draw_rows(seed, self._batch_size, len(rows))
+        with self._seeded(seed, rows.plain):
+            inputs, targets = self._fetch(rows, chosen)
+            model.start_job()
+            return model.gradient(loss, inputs, targets)
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Mean loss on the held-out data (on all training data without any), and accuracy where there are classes."""
+        """Mean loss and metrics on the held-out data; without any, the mean over workers of that of their data."""
         import torch
 
-        self._model.eval()
-        total, right, rows, classified = 0.0, 0, 0, True
-        with torch.no_grad():
-            self._flat.copy_(torch.from_numpy(np.array(x)))
-            for dataset in self._datasets if self._test is None else [self._test]:
-                for begin in range(0, len(dataset), 1024):
-                    chosen = list(range(begin, min(begin + 1024, len(dataset))))
-                    inputs, targets = self._batch(dataset, chosen)
-                    outputs = self._model(inputs)
-                    total += float(self._loss(outputs, targets)) * len(chosen)
-                    rows += len(chosen)
-                    classified = classified and outputs.ndim == 2 and not targets.is_floating_point()
-                    if classified:
-                        right += int((outputs.argmax(dim=1) == targets).sum())
-        return {"loss": total / rows, **({"accuracy": right / rows} if classified else {})}
+        model, _ = self._ready()
+        parts = self._rows if self._test is None else [self._test]
+        with torch.no_grad(), self._seeded(0, self._plain):
+            model.load(x)
+            model.start_evaluation(self._calibration_inputs)
+            values = [self._measure(part) for part in parts]
+        return {name: sum(value[name] for value in values) / len(values) for name in values[0]}
 
-    def _batch(self, dataset: Any, rows: list[int]) -> tuple[Any, Any]:
+    def _measure(self, rows: Rows) -> dict[str, float]:
+        from asyncsgd.tasks.torch_model import check_scalar
+
+        model, loss = self._ready()
+        totals: dict[str, float] = {}
+        for begin in range(0, len(rows), EVALUATED_AT_ONCE):
+            chosen = np.arange(begin, min(begin + EVALUATED_AT_ONCE, len(rows)))
+            inputs, targets = self._fetch(rows, chosen)
+            outputs = model.module(inputs)
+            value = loss(outputs, targets)
+            check_scalar(value)
+            values = {"loss": float(value), **_accuracy(outputs, targets)}
+            values |= {name: float(metric(outputs, targets)) for name, metric in self._metrics.items()}
+            for name, value in values.items():
+                totals[name] = totals.get(name, 0.0) + value * len(chosen)
+        return {name: total / len(rows) for name, total in totals.items()}
+
+    def module(self, x: Vector) -> Any:
+        """A new copy of the model with parameters x and calibrated buffers, in eval mode on the CPU: yours to keep."""
         import torch
 
-        if isinstance(dataset, torch.utils.data.TensorDataset):
-            inputs, targets = dataset[rows]
-        else:
-            inputs, targets = torch.utils.data.default_collate([dataset[row] for row in rows])
-        return inputs.to(self._device), targets.to(self._device)
+        from asyncsgd.tasks.torch_model import trained
+
+        copy, (model, _) = deepcopy(self._module), self._ready()
+        with torch.no_grad(), self._seeded(0, self._plain):
+            model.load(x, copy=True)
+            model.start_evaluation(self._calibration_inputs)
+            torch._foreach_copy_(trained(copy), model.parameters)
+            for mine, computed in zip(copy.buffers(), model.module.buffers(), strict=True):
+                mine.copy_(computed)
+        return copy.eval()
+
+    def _calibration_inputs(self) -> Iterator[Any]:
+        """Batches of inputs that spread evenly over the data of all workers, the same ones each time."""
+        each = -(-self._calibration // len(self._rows))
+        places = [
+            (part, int(row))
+            for part, rows in enumerate(self._rows)
+            for row in np.linspace(0, len(rows) - 1, min(each, len(rows))).astype(np.int64)
+        ]
+        order = np.random.Generator(np.random.Philox(key=derive(0))).permutation(len(places))
+        for batch in np.array_split(order, -(-len(places) // EVALUATED_AT_ONCE)):
+            inputs, _ = mixed_batch(self._rows, [places[place] for place in batch])
+            yield _moved(inputs, self._ready()[0].device)
+
+    def _fetch(self, rows: Rows, chosen: Any) -> tuple[Any, Any]:
+        inputs, targets = rows.batch(chosen)
+        device = self._ready()[0].device
+        return (inputs, targets) if device.type == "cpu" else (_moved(inputs, device), _moved(targets, device))
+
+    def _seeded(self, seed: int, plain: bool) -> AbstractContextManager[None]:
+        from asyncsgd.tasks.torch_model import seeded
+
+        return seeded(seed, self._ready()[0].device, everything=not plain)
 
 
-def torch(
-    model: Any,
-    loss: Callable[[Any, Any], Any],
-    data: Any,
-    *,
-    batch_size: int = 32,
-    workers: int = 1,
-    test: Any | None = None,
-    device: str = "cpu",
-) -> TorchTask:
-    """A task from an ordinary ``nn.Module``, loss and dataset (extra ``torch``).
+def _accuracy(outputs: Any, targets: Any) -> dict[str, float]:
+    """Where there are classes: outputs of shape [rows, classes, ...], targets of whole numbers [rows, ...]."""
+    tensors = all(hasattr(value, "is_floating_point") for value in (outputs, targets))
+    if not tensors or outputs.ndim < 2 or outputs.shape[1] < 2 or targets.is_floating_point():
+        return {}
+    if outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+        return {}
+    return {"accuracy": float((outputs.argmax(dim=1) == targets).double().mean())}
 
-    Args:
-        model: Any module whose output the loss takes; it is copied.
-        loss: ``loss(outputs, targets)``, the mean over a batch, as ``nn.CrossEntropyLoss()``.
-        data: A dataset of (input, target) pairs that all workers share, or a list of datasets, one per worker.
-        batch_size: Rows of a job, drawn with replacement.
-        workers: How many share the dataset; with a list it is the length of the list.
-        test: Held-out data for ``evaluate``.
-        device: Where to compute.
-    """
-    try:
-        from torch import nn
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("asgd.tasks.torch needs PyTorch; pip install 'asyncsgd[torch]'") from error
-    count("batch_size", batch_size)
-    count("workers", workers)
-    if not isinstance(model, nn.Module):
-        raise BadParameter("model", type(model).__name__, "is no torch module", "pass an nn.Module")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise BadParameter("model", type(model).__name__, "has nothing to train", "give it parameters")
-    if next(model.buffers(), None) is not None:
-        fix = "use a layer without running statistics, such as GroupNorm or LayerNorm"
-        raise BadParameter("model", type(model).__name__, "has buffers, which a flat vector does not carry yet", fix)
-    datasets = list(data) if isinstance(data, list | tuple) else [data]
-    if isinstance(data, list | tuple):
-        workers = len(datasets)
-    if not datasets:
-        raise BadParameter("data", data, "is empty", "pass a dataset, or one per worker")
-    for place, dataset in enumerate(datasets):
-        if not hasattr(dataset, "__len__") or len(dataset) == 0:
-            raise BadParameter(f"data[{place}]", type(dataset).__name__, "has no rows", "pass datasets with a length")
-    return TorchTask(model, loss, datasets, batch_size, test, device, workers)
+
+def _moved(value: Any, device: Any) -> Any:
+    if hasattr(value, "to"):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_moved(item, device) for item in value]
+    return value

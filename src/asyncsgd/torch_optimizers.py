@@ -1,0 +1,167 @@
+"""Any optimizer of ``torch.optim`` on the server, over one flat parameter."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Vector
+from asyncsgd.core.optimizers import Optimizer, State
+from asyncsgd.torch_arrays import address, tensor_over
+
+
+def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
+    """An optimizer of PyTorch for ``method.using(optimizer=...)``; its lr is the method's step, η times the weight.
+
+    So a rule that shortens the step of a late gradient shortens this optimizer's step too. The whole model is one flat
+    parameter; what the optimizer remembers is saved and restored with the server.
+
+    Args:
+        kind: A class such as ``torch.optim.AdamW``, or its name, "AdamW".
+        options: What the class takes besides the parameters and lr, as ``weight_decay=0.01, fused=True``.
+
+    >>> from asyncsgd import methods
+    >>> method = methods.delay_adaptive(0.001).using(optimizer=torch_optimizer("AdamW", weight_decay=0.01))
+    >>> method.optimizer
+    torch_optimizer(AdamW, weight_decay=0.01)
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("asgd.torch_optimizer needs PyTorch; pip install 'asyncsgd[torch]'") from error
+    if isinstance(kind, str):
+        found = getattr(torch.optim, kind, None)
+        if found is None:
+            raise BadParameter("kind", kind, "is no optimizer of torch.optim", 'pass a name such as "AdamW"')
+        kind = found
+    if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
+        shown = kind.__name__ if isinstance(kind, type) else type(kind).__name__
+        raise BadParameter("kind", shown, "is no optimizer class", "pass one such as torch.optim.AdamW, not an object")
+    if "lr" in options:
+        raise BadParameter("lr", options["lr"], "is the method's step", "pass it as the method's stepsize")
+    known = inspect.signature(kind).parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        for name in options:
+            if name not in list(known)[1:]:
+                fix = f"pass some of {', '.join(list(known)[1:])}"
+                raise BadParameter(name, options[name], f"is no option of {kind.__name__}", fix)
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    return TorchOptimizer(kind, tuple(plain.items()), _probe(kind, plain))
+
+
+@dataclass(frozen=True, repr=False)
+class TorchOptimizer(Optimizer):
+    """See `torch_optimizer`, which makes and checks it."""
+
+    kind: type
+    options: tuple[tuple[str, Any], ...] = ()
+    names: tuple[str, ...] = ()
+    """What torch calls the things that it remembers."""
+    _last: threading.local = field(default_factory=threading.local, init=False, compare=False)
+    """The torch object last used by this thread: a cache; everything that matters is in the state."""
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options)
+        return f"torch_optimizer({self.kind.__name__}{options})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind, self.options, self.names)
+
+    def init(self, x: Vector) -> State:
+        """The steps taken, under the optimizer's name; None for what torch makes at the first step."""
+        return {self.kind.__name__: 0, **dict.fromkeys(self.names)}
+
+    def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
+        if address(x) != address(out):
+            np.copyto(out, x)
+        bound = getattr(self._last, "bound", None)
+        if bound is None or not bound.belongs_to(state, out):
+            bound = self._last.bound = _Bound(self, state, out)
+        bound.step(state, np.ascontiguousarray(d, out.dtype), step, out)
+
+
+class _Bound:
+    """A torch optimizer whose memory is that of one state: its tensors lie over the state's arrays."""
+
+    def __init__(self, part: TorchOptimizer, state: State, out: Vector) -> None:
+        import torch
+
+        self.name = part.kind.__name__
+        self.like = (out.shape, out.dtype)
+        self.parameter = torch.nn.Parameter(tensor_over(out))
+        self.optimizer = part.kind([self.parameter], **dict(part.options))
+        self.group = self.optimizer.param_groups[0]
+        self.memory: dict[str, Any] = self.optimizer.state[self.parameter]
+        self.arrays: dict[str, Any] = dict.fromkeys(part.names)
+        self.tensors: dict[str, Any] = {}
+        if state[self.name]:  # otherwise torch makes its memory at the first step, or has made it just now
+            self.memory.clear()
+            for name in part.names:
+                if state[name] is not None:
+                    self._adopt(state, name)
+        # foreach may use the gradient's memory for itself, and so may optimizers that we do not know.
+        self.copies = bool(self.group.get("foreach")) or not part.kind.__module__.startswith("torch.optim.")
+
+    def _adopt(self, state: State, name: str) -> None:
+        from torch import from_numpy
+
+        value = self.arrays[name] = state[name]
+        self.memory[name] = self.tensors[name] = from_numpy(value) if isinstance(value, np.ndarray) else value
+
+    def belongs_to(self, state: State, out: Vector) -> bool:
+        """Whether the state is still the one whose memory this is; after a restore or for another run it is not."""
+        if not state[self.name] or (out.shape, out.dtype) != self.like:
+            return False
+        return all(state[name] is value for name, value in self.arrays.items())
+
+    def step(self, state: State, d: Vector, step: float, out: Vector) -> None:
+        """One step of torch, in place in ``out``."""
+        self.parameter.data = tensor_over(out)
+        gradient = tensor_over(d)
+        self.parameter.grad = gradient.clone() if self.copies else gradient
+        self.group["lr"] = step
+        self.optimizer.step()
+        self.parameter.grad = None
+        for name, value in self.memory.items():
+            if value is not self.tensors.get(name):
+                if name not in self.arrays:
+                    problem = f"has begun to remember {name!r} in the middle of a run"
+                    raise BadParameter("optimizer", self.name, problem, "use one of torch.optim")
+                self.tensors[name] = value
+                self.arrays[name] = state[name] = value.detach().numpy() if hasattr(value, "detach") else value
+        state[self.name] += 1
+
+
+def _probe(kind: Any, options: dict[str, Any]) -> tuple[str, ...]:
+    """The names of what it remembers, found by two steps of a small model; raises if it cannot serve."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.tensor([0.5, -0.25]))
+    try:
+        optimizer = kind([parameter], **options)
+        group = optimizer.param_groups[0]
+        before = {name: value for name, value in group.items() if name not in ("params", "lr")}
+        for lr in (0.1, 0.0):
+            start = parameter.detach().clone()
+            group["lr"] = lr
+            parameter.grad = torch.tensor([1.0, -2.0])
+            optimizer.step()
+    except (TypeError, ValueError, RuntimeError) as error:
+        fix = "use one that takes dense gradients and no closure, such as AdamW, with options that it takes"
+        raise BadParameter("kind", kind.__name__, f"cannot be used on the server: {error}", fix) from error
+    memory = optimizer.state[parameter]
+    strange = [name for name, value in memory.items() if not isinstance(value, torch.Tensor | int | float)]
+    for trouble, problem in (
+        (not torch.equal(parameter.detach(), start), "moves the model at lr = 0, so no rule can scale its step"),
+        (before != {name: group[name] for name in before}, "keeps counts among its options, which are not saved"),
+        (strange, f"remembers {', '.join(strange)}, which is neither a tensor nor a number"),
+    ):
+        if trouble:
+            raise BadParameter("kind", kind.__name__, problem, "use one such as AdamW")
+    return tuple(memory)

@@ -1,0 +1,129 @@
+"""What torch tasks take as data, and who gets which rows."""
+
+import numpy as np
+import pytest
+import torch
+from tasks.torch_zoo import RowByRow, digits, small_model
+from torch import nn
+from torch.utils.data import IterableDataset, Subset, TensorDataset
+
+import asyncsgd as asgd
+from asyncsgd.core.random import below, output
+from asyncsgd.tasks.torch_rows import draw_rows
+
+
+def task_of(data, **options):
+    return asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), data, **options)
+
+
+def updates(task):
+    return [task.update(task.initial(), worker, 3).tobytes() for worker in range(task.workers)]
+
+
+def test_every_form_of_the_same_data_gives_the_same_bits():
+    inputs, targets = (tensor[:60] for tensor in digits().tensors)
+    forms = [
+        (inputs, targets),
+        (inputs.numpy(), targets.numpy()),
+        (inputs.double(), targets),
+        TensorDataset(inputs, targets),
+        Subset(digits(), range(60)),
+        Subset(Subset(digits(), range(100)), range(60)),
+        RowByRow(digits(), 60),
+        Subset(RowByRow(digits()), range(60)),
+    ]
+    assert len({updates(task_of(form))[0] for form in forms}) == 1
+    assert len({task_of(form).evaluate(task_of(form).initial())["loss"] for form in forms}) == 1
+
+
+def test_a_batch_may_be_put_together_by_the_user():
+    words = [([row % 5] * (1 + row % 4), row % 2) for row in range(40)]
+
+    def pad(rows):
+        length = max(len(word) for word, _ in rows)
+        return (
+            {"letters": torch.tensor([word + [0] * (length - len(word)) for word, _ in rows])},
+            torch.tensor([label for _, label in rows]),
+        )
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, 2)
+
+        def forward(self, batch):
+            return self.table(batch["letters"]).sum(dim=1)
+
+    task = asgd.tasks.torch(Bag(), nn.CrossEntropyLoss(), RowByRow(words), collate=pad, workers=2, split="label")
+    asgd.tasks.check_task(task)
+    assert sorted(task.evaluate(task.initial())) == ["accuracy", "loss"]
+
+
+@pytest.mark.parametrize("split", ["iid", "dirichlet", "label"])
+@pytest.mark.parametrize("kind", ["tensors", "rows", "targets"])
+def test_splits_are_those_of_the_built_in_tasks(split, kind):
+    data = {"tensors": digits(), "rows": RowByRow(digits(), 300), "targets": RowByRow(digits(), 300)}[kind]
+    if kind == "targets":
+        data.targets = digits().tensors[1][:300].tolist()
+    labels = digits().tensors[1].numpy()[: len(data)]
+    expected = {
+        "iid": asgd.tasks.iid_split(len(data), 4, 9),
+        "dirichlet": asgd.tasks.dirichlet_split(labels, 4, 0.5, 9),
+        "label": asgd.tasks.label_split(labels, 4),
+    }[split]
+    parts = asgd.tasks.split_dataset(data, 4, split, alpha=0.5, seed=9)
+    assert [part.indices for part in parts] == [rows.tolist() for rows in expected]
+    task = task_of(data, workers=4, split=split, alpha=0.5, split_seed=9)
+    assert (task.workers, task.heterogeneous) == (4, True)
+    assert updates(task) == updates(task_of(parts))
+    assert len(set(updates(task))) == 4
+    given = task_of(data, workers=4, split=expected)
+    assert updates(given) == updates(task)
+
+
+def test_a_split_of_a_part_counts_rows_of_the_part():
+    part = Subset(digits(), range(100, 200))
+    parts = asgd.tasks.split_dataset(part, 3, "label")
+    assert sorted(row for one in parts for row in one.indices) == list(range(100))
+    assert updates(task_of(part, workers=3, split="label")) == updates(task_of(parts))
+
+
+def test_rows_are_those_of_the_core_generator():
+    for n_rows in (1, 7, 1797, 2**31 + 11):  # the last one rejects half of the draws
+        for seed in (0, 2**64 - 1, 12345):
+            expected = [below(output(seed, k), n_rows)[1] for k in range(50)]
+            assert draw_rows(seed, 50, n_rows).tolist() == expected
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield torch.zeros(64), 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"data": []}, r"data = \[\] is empty"),
+        ({"data": 3}, "data = 'int' is no dataset with a length"),
+        ({"data": Endless()}, "Endless.*no dataset with a length"),
+        ({"data": [TensorDataset(torch.empty(0, 64), torch.empty(0))]}, r"data\[0\].*has no rows"),
+        ({"data": TensorDataset(torch.ones(3, 64))}, r"data\[0\] = 'tuple of 1' is no pair"),
+        ({"data": RowByRow([{"x": 1}])}, r"data\[0\] = 'dict of 1' is no pair"),
+        ({"data": RowByRow([7.0])}, r"data\[0\] = 'float' is no pair"),
+        ({"data": (np.ones((3, 64)), np.ones(4))}, r"shapes \(3, 64\) and \(4,\).*one target per input"),
+        ({"test": TensorDataset(torch.ones(3, 64))}, r"test\[0\]"),
+        ({"data": [digits(), digits()], "split": "iid"}, "split = 'iid' has nothing to part"),
+        ({"data": [digits(), digits()], "workers": 3}, "workers = 3 is not the number of datasets, 2"),
+        ({"split": "iid", "workers": 5000}, "workers = 5000 is more than the 1797 rows"),
+        ({"split": "zigzag", "workers": 2}, "split = 'zigzag' is unknown"),
+        ({"data": (np.ones((9, 64)), np.ones(9)), "split": "label"}, r"float32\[9\].*has no labels.*iid"),
+    ],
+)
+def test_bad_data_is_named_with_the_fix(arguments, says):
+    with pytest.raises(asgd.errors.BadParameter, match=says):
+        task_of(**{"data": digits(), **arguments})
+
+
+def test_splitting_for_nobody_is_refused():
+    with pytest.raises(asgd.errors.BadParameter, match="parts nothing"):
+        asgd.tasks.split_dataset(digits(), 2, "shared")
