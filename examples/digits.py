@@ -24,5 +24,4 @@ def task(seed: int = 0) -> asgd.tasks.TorchTask:
         data=TensorDataset(train_x.float(), train_y),
         test=TensorDataset(test_x.float(), test_y),
         batch_size=32,
-        workers=64,
     )

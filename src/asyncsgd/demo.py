@@ -83,7 +83,7 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
         raise BadParameter("workers", workers, "leaves nobody to wait for", "pass at least 2")
     if slowdown < 1:
         raise BadParameter("slowdown", slowdown, "makes the last worker faster", "pass at least 1")
-    task = _digits(workers)
+    task = _digits()
     engine = processes(workers, seconds=_durations(workers, slowdown))
     runs: dict[str, TrainingRun] = {}
     console = Console(stderr=True)
@@ -155,7 +155,7 @@ def _durations(workers: int, slowdown: float) -> list[float]:
     return [JOB] * (workers - 1) + [slowdown * JOB]
 
 
-def _digits(workers: int) -> Any:
+def _digits() -> Any:
     """A network with one hidden layer on scikit-learn's 8 x 8 digits; a quarter of them is held out."""
     try:
         import torch
@@ -175,7 +175,6 @@ def _digits(workers: int) -> Any:
         data=(train_x.float(), train_y),
         test=(test_x.float(), test_y),
         batch_size=32,
-        workers=workers,
     )
 
 

@@ -17,7 +17,7 @@ def task_of(data, **options):
 
 
 def updates(task):
-    return [task.update(task.initial(), worker, 3).tobytes() for worker in range(task.workers)]
+    return [task.update(task.initial(), worker, 3).tobytes() for worker in range(task.workers or 1)]
 
 
 def test_every_form_of_the_same_data_gives_the_same_bits():
@@ -116,7 +116,7 @@ class Endless(IterableDataset):
         ({"data": [digits(), digits()], "workers": 3}, "workers = 3 is not the number of datasets, 2"),
         ({"split": "iid", "workers": 5000}, "workers = 5000 is more than the 1797 rows"),
         ({"split": "zigzag", "workers": 2}, "split = 'zigzag' is unknown"),
-        ({"data": (np.ones((9, 64)), np.ones(9)), "split": "label"}, r"float32\[9\].*has no labels.*iid"),
+        ({"data": (np.ones((9, 64)), np.ones(9)), "split": "label", "workers": 2}, r"float32\[9\].*has no labels.*iid"),
     ],
 )
 def test_bad_data_is_named_with_the_fix(arguments, says):

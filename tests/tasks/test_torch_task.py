@@ -357,3 +357,14 @@ def test_a_job_that_was_stopped_anywhere_leaves_no_trace():
             break
     assert not stopped
     assert after > 50
+
+
+def test_shared_data_are_for_any_number_of_workers():
+    inputs, targets = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])
+    task = asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets))
+    assert task.workers is None
+    assert task.update(task.initial(), 1000, 1).shape == (6,)
+    with pytest.raises(asgd.errors.BadParameter, match="number the workers from 0"):
+        task.update(task.initial(), -1, 1)
+    with pytest.raises(asgd.errors.BadParameter, match="say among how many"):
+        asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets), split="iid")

@@ -34,7 +34,7 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
     >>> from asyncsgd import tasks
     >>> tasks.check_task(tasks.quadratic(workers=3, noise=0.1), slope=True)
     """
-    number = workers if workers is not None else getattr(task, "workers", 1)
+    number = workers if workers is not None else getattr(task, "workers", None) or 1
     for name in ("initial", "update", "evaluate"):
         if not callable(getattr(task, name, None)):
             raise BadTask(f"the task has no method {name}(); add it, see asyncsgd.tasks.Task")

@@ -19,7 +19,7 @@ def torch(
     batch_size: int = 32,
     local_steps: int = 1,
     local_stepsize: float | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     split: str | Sequence[Any] = "shared",
     alpha: float = 0.3,
     split_seed: int = 0,
@@ -46,7 +46,8 @@ def torch(
         local_steps: Q > 1: a job takes Q local SGD steps y ← y - ``local_stepsize`` · g, and its update is
             (x - y)/``local_stepsize``, which has the scale of a sum of Q gradients.
         local_stepsize: See ``local_steps``; of no effect where there is one.
-        workers: How many there are; with a list of data it is the length of the list.
+        workers: How many there are, where a dataset is split among them. Data that all share are for any number, and
+            a list of data is for as many as it has.
         split: "shared", or how to part one dataset among the workers: see `asyncsgd.tasks.split_dataset`.
         alpha: For ``split="dirichlet"``.
         split_seed: Draws the split.
@@ -75,10 +76,11 @@ def torch(
     for name, value in (
         ("batch_size", batch_size),
         ("local_steps", local_steps),
-        ("workers", workers),
         ("calibration", calibration),
     ):
         count(name, value)
+    if workers is not None:
+        count("workers", workers)
     if local_steps > 1 and local_stepsize is None:
         raise BadParameter("local_stepsize", None, f"is missing for {local_steps} local steps", "pass one such as 0.1")
     if local_stepsize is not None:
@@ -96,12 +98,14 @@ def torch(
         raise BadParameter("data", data, "is empty", "pass a dataset, or one per worker")
     if several and split != "shared":
         raise BadParameter("split", split, "has nothing to part", "pass one dataset, or no split")
-    if several and workers not in (1, len(data)):
+    if several and workers not in (None, len(data)):
         raise BadParameter("workers", workers, f"is not the number of datasets, {len(data)}", "leave it out")
     if several:
         rows = [as_rows(f"data[{place}]", part, dtype, collate) for place, part in enumerate(data)]
     else:
-        rows = share_out(as_rows("data", data, dtype, collate), workers, split, alpha, split_seed)
+        if workers is None and split != "shared":
+            raise BadParameter("workers", None, f"is missing to split the data ({split!r})", "say among how many")
+        rows = share_out(as_rows("data", data, dtype, collate), workers or 1, split, alpha, split_seed)
     return TorchTask(
         model,
         loss,

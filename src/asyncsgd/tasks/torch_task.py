@@ -42,7 +42,7 @@ class TorchTask:
         batch_size: int,
         local_steps: int,
         local_stepsize: float | None,
-        workers: int,
+        workers: int | None,
         test: Rows | None,
         metrics: Mapping[str, Callable[[Any, Any], Any]],
         calibration: int,
@@ -68,7 +68,7 @@ class TorchTask:
 
     def __repr__(self) -> str:
         kind, data = type(self._module).__name__, "own" if self.heterogeneous else "shared"
-        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {self.workers} workers, {data} data>"
+        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {self.workers or 'any number of'} workers, {data} data>"
 
     def __getstate__(self) -> dict[str, Any]:
         seen: dict[int, Any] = {}
@@ -109,8 +109,9 @@ class TorchTask:
         """
         import torch
 
-        if not 0 <= worker < self.workers:
-            raise BadParameter("worker", worker, f"is not one of {self.workers}", f"pass 0..{self.workers - 1}")
+        if worker < 0 or (self.workers is not None and worker >= self.workers):
+            fix = "number the workers from 0" if self.workers is None else f"pass 0..{self.workers - 1}"
+            raise BadParameter("worker", worker, f"is not one of {self.workers or 'any number'}", fix)
         model, _ = self._ready()
         parts = model.views(out)
         if not out.flags.writeable:

@@ -37,7 +37,7 @@ class Probe:
         for name in ("initial", "update", "evaluate"):
             if not callable(getattr(task, name, None)):
                 raise BadTask(f"the task has no method {name}(); add it, see asyncsgd.tasks.Task")
-        total = int(getattr(task, "workers", 1))
+        total = int(getattr(task, "workers", None) or 1)
         if workers is None or isinstance(workers, int | np.integer):
             wanted = min(total, MANY) if workers is None else workers
             count("workers", wanted)
