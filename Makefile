@@ -6,13 +6,16 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench-simulate format venv clean
+.PHONY: help demo paper test check bench-simulate format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.core ## one straggler among eight workers: synchronous against asynchronous
 	@$(RUN) asyncsgd demo
+
+paper: $(VENV)/.report ## check every claim of the paper, in a minute or two: see paper/index.html
+	@$(RUN) asyncsgd paper
 
 test: $(VENV)/.dev ## run all tests, on every processor
 	$(RUN) pytest -n auto
@@ -50,7 +53,12 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(PIP) -c constraints.txt -e .
 	@touch $@
 
+$(VENV)/.report: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd and what draws figures"
+	@$(PIP) -c constraints.txt -e '.[report]'
+	@touch $(VENV)/.core $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd, PyTorch and the development tools"
 	@$(PIP) -c constraints.txt -e '.[dev,torch,report]'
-	@touch $(VENV)/.core $@
+	@touch $(VENV)/.core $(VENV)/.report $@

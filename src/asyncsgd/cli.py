@@ -148,7 +148,7 @@ def paper(
     only: Annotated[str | None, typer.Option(metavar="3,5", help="Check only the claims with these numbers.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print claims.json instead of a table.")] = False,
 ) -> None:
-    """Measure every claim of the paper: a page, figures and verdicts in one folder. Takes about three minutes.
+    """Measure every claim of the paper: a page, figures and verdicts in one folder. Takes a minute or two.
 
     Exit code 1 if some claim could not be judged. Example: asyncsgd paper --only 3,5 --output paper
     """

@@ -27,7 +27,7 @@ def test_a_root_everywhere_is_what_the_paper_says():
 def test_a_collapse_is_found():
     verdict, why = judge(curves(lambda x: root(x) if x <= 64 else 88, root))
     assert verdict == Verdict.CORRECTED
-    assert "falls to 88" in why
+    assert "falls: to 88 for the quadratic" in why
     assert "faster than √τ_max" not in why
 
 

@@ -40,11 +40,10 @@ def judge(cells: Sequence[Cell], slopes: Slopes, statement: float) -> tuple[Verd
         return Verdict.FAILS, f"{above} of {len(cells)} means exceed their bound; the scaling is off for {odd}."
     _, tuned, tiny = slopes["τ_max", "constant"]
     readings = (
-        "The bounds are promises, not forecasts. With the step tuned, a constant step reaches the same mean equally "
-        f"fast for every τ_max (exponent {tuned:.2f}): √τ_max is what the proof asks of the step, not what a quadratic "
-        f"needs. And where the last norm has to stay below {TINY:g}, the exponent is {tiny:.2f} for a constant step, "
-        f"{slopes['τ_max', 'delay-adaptive'][2]:.2f} for η·min(1, τ_C/τ), as old gradients bring old errors back; "
-        f"dropping late gradients makes it {abs(slopes['τ_max', 'drop'][2]):.2f}."
+        "The bounds are promises, not forecasts: with the step tuned, the iterations that a constant step needs to the "
+        f"same mean grow like τ_max^{tuned:.2f} on this quadratic. Where the last norm has to stay below {TINY:g}, the "
+        f"exponent is {tiny:.2f} for a constant step, {slopes['τ_max', 'delay-adaptive'][2]:.2f} for η·min(1, τ_C/τ) "
+        f"and {slopes['τ_max', 'drop'][2]:.2f} if late gradients are dropped; the theorems do not speak of that."
     )
     if statement <= 1:
         return Verdict.HOLDS, readings
