@@ -24,7 +24,12 @@ def test_queues_are_a_correction():
     assert verdict == Verdict.CORRECTED
     assert "17.0 s in place of 15 s at τ_C = 100" in why
     assert "even slower" not in why
-    assert "even slower" in judge(change(1000, simulated=64.0))[1]
+
+
+def test_slower_than_mini_batch_is_a_failure():
+    verdict, why = judge(change(1000, simulated=64.0))
+    assert verdict == Verdict.FAILS
+    assert "even slower" in why
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_one_faster_worker_makes_the_literal_rules_lose_nearly_everything():
     assert rows[claim07.LITERAL].worse > 5
     assert rows[claim07.LITERAL].tuned_worse > 3
     assert rows[claim07.SAFE].worse < 1.5
-    assert claim07.judge(list(rows.values()))[0] == Verdict.CORRECTED
+    assert claim07.judge(list(rows.values()))[0] == Verdict.FAILS
 
 
 @pytest.mark.parametrize("faster", [3, 5])
@@ -40,9 +40,14 @@ def test_a_worker_twice_as_fast_is_not_enough():
 def test_the_verdict_follows_the_numbers():
     safe, literal = row(claim07.SAFE, kept=0.9), row(claim07.LITERAL, dropped=0.95, worse=900.0)
     assert claim07.judge([safe, replace(literal, dropped=0.4)]) == (Verdict.HOLDS, "")
-    assert claim07.judge([safe, literal])[0] == Verdict.CORRECTED
-    assert claim07.judge([replace(safe, kept=0.2), literal])[0] == Verdict.FAILS
-    assert claim07.judge([replace(safe, worse=2.0), literal])[0] == Verdict.FAILS
+    assert claim07.judge([safe, replace(literal, worse=1.5)])[0] == Verdict.CORRECTED
+    verdict, why = claim07.judge([safe, literal])
+    assert verdict == Verdict.FAILS
+    assert "our default" in why
+    for broken in (replace(safe, kept=0.2), replace(safe, worse=2.0)):
+        verdict, why = claim07.judge([broken, replace(literal, worse=1.5)])
+        assert verdict == Verdict.FAILS
+        assert "our default" not in why
 
 
 def test_the_figure_names_every_rule():
