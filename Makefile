@@ -11,7 +11,7 @@ PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.core ## one straggler among eight workers: synchronous against asynchronous
+demo: $(VENV)/.demo ## digits, one straggler among four workers: waiting for it and not, about a minute
 	@$(RUN) asyncsgd demo
 
 paper: $(VENV)/.report ## check every claim of the paper, in a minute or two: see paper/index.html
@@ -52,6 +52,11 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd"
 	@$(PIP) -c constraints.txt -e .
 	@touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd, PyTorch and scikit-learn"
+	@$(PIP) -c constraints.txt -e '.[demo]'
+	@touch $(VENV)/.core $@
 
 $(VENV)/.report: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd and what draws figures"
