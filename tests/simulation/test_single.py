@@ -1,8 +1,5 @@
 """One run: what it refuses, what it reports, and that all paths report alike."""
 
-import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -158,13 +155,3 @@ def test_a_sweep_measures_the_end_on_both_paths():
         compiled.final[1, 0]
         == asgd.simulate(task, asgd.async_sgd(0.01), SPEEDS, iterations=301).metrics["gradient_norm"][-1]
     )
-
-
-def test_the_demo_shows_that_waiting_costs():
-    command = [sys.executable, "-m", "asyncsgd", "demo", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    rows = {row["method"]: row for row in json.loads(done.stdout)}
-    assert rows["mini-batch"]["seconds"] > 5 * rows["asynchronous"]["seconds"]
-    refused = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, timeout=60)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "workers = 1 leaves nobody to wait for" in refused.stderr

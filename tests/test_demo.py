@@ -1,0 +1,72 @@
+"""What ``make demo`` runs: real training, every method to the same accuracy."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd import demo
+
+METHODS = ["mini-batch", "asynchronous", "delay-adaptive", "Algorithm 2"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "asyncsgd", "demo", "--slowdown", "4", "--json", "--directory", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    return folder, json.loads(done.stdout)
+
+
+def test_every_method_gets_there(shown):
+    _, rows = shown
+    assert [row["method"] for row in rows] == METHODS
+    assert all(row["seconds"] > 0 for row in rows)
+    assert rows[0]["speedup"] == 1.0
+    assert [row["maximum_delay"] >= row["average_delay"] for row in rows] == [True] * 4
+
+
+def test_the_speed_up_that_theory_expects(shown):
+    """Times per gradient: 4/4 waiting for the slowest; 1 / (3 + 1/4) with all busy."""
+    predicted = {row["method"]: row["predicted"] for row in shown[1]}
+    assert predicted["asynchronous"] == predicted["delay-adaptive"] == pytest.approx(3.25)
+
+
+def test_the_runs_and_the_page_are_kept(shown):
+    folder, rows = shown
+    page = (folder / "index.html").read_text("utf-8")
+    assert all(f"<td>{row['method']}</td>" in page for row in rows)
+    assert page.count("<svg") == 3
+    again = asgd.replay(folder / "asynchronous")
+    assert again.model_compared
+    assert again.iterations == rows[1]["gradients"]
+    assert again.trace.delays.maximum == rows[1]["maximum_delay"]
+
+
+def test_nobody_to_wait_for_is_refused(tmp_path):
+    command = [sys.executable, "-m", "asyncsgd", "demo", "--workers", "1", "--directory", str(tmp_path / "x")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "workers = 1 leaves nobody to wait for" in refused.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_method_that_misses_the_target_says_so(shown):
+    folder, _ = shown
+    runs = {name: asgd.TrainingRun(**vars(_missed(folder, name))) for name in METHODS}
+    rows = demo.summarise(runs, workers=4, slowdown=4.0)
+    assert [row.seconds for row in rows] == [None] * 4
+    assert [row.speedup for row in rows] == [None] * 4
+    assert "not reached" in demo._cells(rows[0])
+
+
+def _missed(folder, name):
+    from types import SimpleNamespace
+
+    from asyncsgd.run.directory import read_metrics, read_trace
+
+    path = folder / name.replace(" ", "-").lower()
+    metrics = {key: values for key, values in read_metrics(path).items()}
+    return SimpleNamespace(x=None, trace=read_trace(path), metrics=metrics, method=None, reached=False, seconds=1.0)
