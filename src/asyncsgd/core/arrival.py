@@ -37,6 +37,8 @@ class Arrival:
     """The point this gradient was computed at (read-only)."""
     present: Collection[int] | None = None
     """Who is there, where that is known: a recorded trace tells only how many."""
+    slot: int | None = None
+    """Where the point lies among the server's own buffers."""
 
     @property
     def drift(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadEvent
+from asyncsgd.core.quick import quick
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 
@@ -37,6 +38,7 @@ class Outcome(IntEnum):
         return self is Outcome.APPLIED or self is Outcome.DROPPED
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Job:
     """One assignment: a worker is to compute an update at one point.
@@ -79,6 +81,7 @@ class Left:
     worker: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Arrived:
     """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked.
@@ -106,6 +109,7 @@ Event: TypeAlias = Joined | Left | Arrived | Lost
 # ---------------------------------------------------------------------------------------------- out
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Assign:
     """Give the job to its worker, behind whatever it has not finished yet (first in, first out).
@@ -131,6 +135,7 @@ Command: TypeAlias = Assign | Cancel
 # ---------------------------------------------------------------------------------------------- the record
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What became of a job, as the trace wants it.

@@ -64,10 +64,16 @@ class Points:
         if self._readers[slot] == 0 and slot != self._current:
             self._free.append(slot)
 
-    def target(self) -> tuple[int, Vector]:
-        """(slot, buffer) that the next version is to be written into; then `commit` the slot."""
-        if self._readers[self._current] == 0:
+    def target(self, done: int | None = None) -> tuple[int, Vector]:
+        """(slot, buffer) that the next version is to be written into; then `commit` the slot.
+
+        ``done``: one reader of this slot is done with it, though it has not given it back yet. If it is the only one,
+        the slot is taken, so that one buffer less is in use.
+        """
+        if self._readers[self._current] == (done == self._current):
             slot = self._current
+        elif done is not None and self._readers[done] == 1:
+            slot = done
         elif self._free:
             slot = self._free[-1]
         else:
@@ -78,7 +84,8 @@ class Points:
     def commit(self, slot: int) -> None:
         """The buffer now holds the newest version."""
         if slot != self._current:
-            self._free.remove(slot)
+            if self._readers[slot] == 0:  # else its only reader is done with it, and about to give it back
+                self._free.remove(slot)
             self._current = slot
 
     def state(self) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from asyncsgd.core.events import (
 from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
-from asyncsgd.core.update import Update
+from asyncsgd.core.update import Subtract, Update
 
+IN_FLIGHT = Outcome.IN_FLIGHT  # looked up once, as this is done for every job
 JOB = 0x10B  # keeps the seeds of jobs apart from the draws of dispatch and noise
 
 
@@ -52,7 +53,12 @@ class Server:
     """
 
     def __init__(
-        self, x: Vector, method: Method, seed: int = 0, allocate: Callable[[int], Vector] | None = None
+        self,
+        x: Vector,
+        method: Method,
+        seed: int = 0,
+        allocate: Callable[[int], Vector] | None = None,
+        subtract: Subtract | None = None,
     ) -> None:
         check_model(x)
         self.method = method
@@ -64,7 +70,7 @@ class Server:
         self.ended: tuple[Ended, ...] = ()
         """The jobs that the last event ended."""
         self._job_seeds = derive(self.seed, JOB)
-        self._update = Update(method, np.array(x), derive(self.seed), allocate)
+        self._update = Update(method, np.array(x), derive(self.seed), allocate, subtract)
         self._dispatch = method.dispatch.init(self.seed)
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
@@ -136,7 +142,8 @@ class Server:
         self._check_order(job)
         if not event.checked:
             self._check_vector(job, event.update)
-        t, version = self.iteration, self.version
+        update, points = self._update, self._update.points
+        t, version = self.iteration, update.version
         concurrency, workers = len(self._active), len(self._queues)
         arrival = Arrival(
             worker=job.worker,
@@ -148,26 +155,27 @@ class Server:
             concurrency=concurrency,
             max_concurrency=max(self.max_concurrency, concurrency),
             workers=workers,
-            x=self.x,
-            point=self._update.points[slot],
+            x=points.current,
+            point=points[slot],
             present=self._queues.keys(),
+            slot=slot,
         )
-        weight = self._update.weigh(arrival)
+        weight = update.weigh(arrival)
         commands: list[Command] = []
         ended: list[Ended] = []
         if self.method.dispatch.early:  # the extension: line 6 before line 5, at x^(t)
             self._receive(arrival)
-            commands = self._assign_next(ended, point_iteration=t)
-            outcome, step = self._update.apply(arrival, event.update, weight)
+            self._assign_next(commands, ended, point_iteration=t)
+            outcome, step = update.apply(arrival, event.update, weight)
         else:
             # Line 5: x^(t+1) = x^(t) - eta_t g. First, so that a part that raises leaves the ledger as it was.
-            outcome, step = self._update.apply(arrival, event.update, weight)
+            outcome, step = update.apply(arrival, event.update, weight)
             self._receive(arrival)
-        self._update.points.give_back(slot)
+        points.give_back(slot)
         self._outcomes[job.id] = outcome
         ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers))
         # Lines 6 and 7: the server selects A_t and sends them x^(t+1); C_{t+1} = C_t \ {j_t} ∪ A_t.
-        return self._finish(ended, commands)
+        return self._finish(commands, ended)
 
     def _receive(self, arrival: Arrival) -> None:
         """The gradient counts, and its worker is free."""
@@ -182,7 +190,7 @@ class Server:
         job, _ = self._find(event.job)
         ended = [self._end(job, Outcome(event.outcome))]
         self.method.dispatch.ended(self._dispatch, job.worker, False)
-        return self._finish(ended)
+        return self._finish([], ended)
 
     def _joined(self, event: Joined) -> list[Command]:
         seen = set(self._queues)
@@ -195,7 +203,7 @@ class Server:
         for worker in event.workers:
             self._queues[worker] = deque()
             self.method.dispatch.joined(self._dispatch, worker)
-        return self._finish([])
+        return self._finish([], [])
 
     def _left(self, event: Left) -> list[Command]:
         if not _is_id(event.worker) or event.worker not in self._queues:
@@ -206,17 +214,16 @@ class Server:
         ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
         del self._queues[event.worker]
         self.method.dispatch.left(self._dispatch, event.worker)
-        return self._finish(ended)
+        return self._finish([], ended)
 
-    def _finish(self, ended: list[Ended], early: list[Command] | None = None) -> list[Command]:
-        commands = early or []
-        commands += self._assign_next(ended, point_iteration=self.iteration)
+    def _finish(self, commands: list[Command], ended: list[Ended]) -> list[Command]:
+        self._assign_next(commands, ended, point_iteration=self.iteration)
         self.ended = tuple(ended)
         return commands
 
-    def _assign_next(self, ended: list[Ended], point_iteration: int) -> list[Command]:
-        rule, memory = self.method.dispatch, self._dispatch
-        commands: list[Command] = []
+    def _assign_next(self, commands: list[Command], ended: list[Ended], point_iteration: int) -> None:
+        """Adds to the commands, and to the jobs that ended where some are no longer wanted."""
+        rule, memory, update = self.method.dispatch, self._dispatch, self._update
         unwanted: list[Job] = []
         if rule.over(memory, len(self._active)):
             unwanted = [job for job, _ in self._active.values()]
@@ -235,16 +242,15 @@ class Server:
                 id=number,
                 worker=worker,
                 iteration=point_iteration,
-                version=self.version,
+                version=update.version,
                 entered=self.iteration,
                 seed=output(self._job_seeds, number),
             )
-            slot = self._update.points.lend()
+            slot = update.points.lend()
             self._active[number] = (job, slot)
             self._queues[worker].append(number)
-            self._outcomes.append(Outcome.IN_FLIGHT)
-            commands.append(Assign(job, self._update.points[slot], slot))
-        return commands
+            self._outcomes.append(IN_FLIGHT)
+            commands.append(Assign(job, update.points[slot], slot))
 
     # ------------------------------------------------------------------------------------------ the ledger
 
@@ -305,7 +311,13 @@ class Server:
         }
 
     @classmethod
-    def restore(cls, state: dict[str, Any], method: Method, allocate: Callable[[int], Vector] | None = None) -> Server:
+    def restore(
+        cls,
+        state: dict[str, Any],
+        method: Method,
+        allocate: Callable[[int], Vector] | None = None,
+        subtract: Subtract | None = None,
+    ) -> Server:
         """The server that `state` was taken from; going on gives the same bits as never having stopped.
 
         Jobs in flight are in flight again. If their workers are gone, say so with ``Left`` or ``Lost``.
@@ -319,7 +331,7 @@ class Server:
             )
         points = state["update"]["points"]
         # Zeros, as `load` fills in the points: a model that has diverged is no start, but it can be restored.
-        server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate)
+        server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate, subtract)
         server._update.check_memory(state["update"])
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]

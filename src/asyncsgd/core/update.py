@@ -15,19 +15,34 @@ import numpy as np
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import BadParameter, BadStep
 from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.gather import Each
 from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.points import Points
+
+APPLIED, DROPPED = Outcome.APPLIED, Outcome.DROPPED  # looked up once, as this is done for every arrival
+Subtract = Callable[[Vector, float, Vector, Vector], None]
+"""``subtract(x, scale, g, out)`` does what `asyncsgd.core.vectors.subtract_scaled` does, to the bit."""
 
 
 class Update:
-    """The model, its version, and what the method's parts remember."""
+    """The model, its version, and what the method's parts remember.
+
+    ``subtract``: compiled code for plain SGD, which raises nothing, whatever overflows; None: NumPy for everything.
+    """
 
     def __init__(
-        self, method: Method, x: Vector, seed: int = 0, allocate: Callable[[int], Vector] | None = None
+        self,
+        method: Method,
+        x: Vector,
+        seed: int = 0,
+        allocate: Callable[[int], Vector] | None = None,
+        subtract: Subtract | None = None,
     ) -> None:
         self.method = method
         self.points = Points(x, allocate)
         self.version = 0
+        self._subtract = subtract if _is_plain(method) else None
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
             "gather": method.gather.init(x, seed),
@@ -61,9 +76,11 @@ class Update:
     def apply(self, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
         """Use one update; (outcome, step it got)."""
         if weight == 0:
-            return Outcome.DROPPED, 0.0
+            return DROPPED, 0.0
         method, memory = self.method, self._memory
         stepsize = float(method.step.stepsize)
+        if self._subtract is not None:
+            return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
         # Half-way through there is no way back, so an overflow must not raise (np.seterr, warnings as errors): the
         # model becomes infinite, and the updates computed there are refused as not finite.
         with np.errstate(all="ignore"):
@@ -72,7 +89,20 @@ class Update:
             move = method.gather.add(memory["gather"], g, stepsize, weight, arrival)
             if move is not None:
                 self._move(*move, arrival)
-        return Outcome.APPLIED, method.gather.share(memory["gather"], stepsize, weight)
+        return APPLIED, method.gather.share(memory["gather"], stepsize, weight)
+
+    def _descend(self, g: Vector, step: float, done: int | None) -> float:
+        """What `Each` and `SGD` do, x ← x - η g, in compiled code.
+
+        Nothing here can raise, so the point of the arrival may be written over: fewer buffers, which stay in the cache.
+        """
+        assert self._subtract is not None
+        points = self.points
+        slot, out = points.target(done)
+        self._subtract(points.current, step, g, out)
+        points.commit(slot)
+        self.version += 1
+        return step
 
     def _move(self, direction: Vector, step: float, arrival: Arrival) -> None:
         slot, out = self.points.target()
@@ -111,6 +141,13 @@ class Update:
         self.version = state["version"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
+
+
+def _is_plain(method: Method) -> bool:
+    """Whether the model is moved by x ← x - η g and nothing else."""
+    return (
+        not method.transforms and type(method.gather) is Each and type(method.optimizer) is SGD and not method.average
+    )
 
 
 def _remembered(memory: dict[str, Any]) -> list[list[str]]:

@@ -1,6 +1,20 @@
-"""Where jobs are computed for real: worker processes on this machine."""
+"""Where jobs are computed for real: worker processes on this machine, or workers on a Ray cluster."""
 
-from asyncsgd.engines.base import Crew, Engine, EngineError, Failed, Report
+from asyncsgd.engines.base import Crew, Died, Engine, EngineError, Failed, Rejected, Report
 from asyncsgd.engines.processes import Processes, processes
+from asyncsgd.engines.ray import Group, Ray, ray
 
-__all__ = ["Crew", "Engine", "EngineError", "Failed", "Processes", "Report", "processes"]
+__all__ = [
+    "Crew",
+    "Died",
+    "Engine",
+    "EngineError",
+    "Failed",
+    "Group",
+    "Processes",
+    "Ray",
+    "Rejected",
+    "Report",
+    "processes",
+    "ray",
+]

@@ -6,6 +6,7 @@ An `Engine` is a frozen value that says which workers there shall be; ``start`` 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -32,18 +33,36 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """The update of a job cannot be used: NaN, infinity, another length or dtype. The job is over."""
+
+    job: int
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
-    """A worker process is gone, and why. A `Left` follows, and a `Joined` once it has been replaced."""
+    """A worker process is gone, and why. `Left` follows if it had joined, and `Joined` once it has been replaced."""
 
     worker: int
     reason: str
 
 
-Report: TypeAlias = Joined | Left | Arrived | Lost | Failed | Died
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something for the journal that ends no job: an event, its details, and a line for the user if he should know."""
+
+    event: str
+    details: Mapping[str, Any]
+    message: str | None = None
+
+
+Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Noted
 
 
 class Crew(ABC):
-    """Live workers. Every job that was executed is reported once: arrived, lost, failed, or with its worker as left.
+    """Live workers. Every job ends once: arrived, rejected, failed, lost, cancelled, or with its worker as left.
 
     Use it as a context manager; nothing of it is left behind afterwards.
     """
@@ -59,18 +78,31 @@ class Crew(ABC):
 
     @abstractmethod
     def execute(self, command: Command) -> None:
-        """Do what the server says. An assigned job waits behind those that its worker has not finished."""
+        """Do what the server says. An assigned job waits behind those that its worker has not finished.
+
+        A cancelled job is not reported any more, and is stopped if that is cheap. A job for a worker that has left,
+        or is retired, is dropped: it was assigned before the server had heard of that.
+        """
 
     @abstractmethod
     def poll(self, timeout: float) -> list[Report]:
         """What has happened since, in order; waits up to ``timeout`` seconds if that is nothing.
 
-        The update of an `Arrived` may be overwritten from the next call of ``poll`` on.
+        The update of an `Arrived` may be overwritten from the next call of ``poll`` on, or once it is `used`. Whoever
+        left does not join again within the same list: jobs assigned in between belong to the one that left.
         """
+
+    def used(self, report: Arrived) -> None:
+        """The update is not needed any more. To say so early is optional: its memory can then serve the next job."""
+        return
 
     @abstractmethod
     def retire(self, worker: int) -> None:
         """Do without this worker from now on. Its jobs are not reported any more, and it is not replaced."""
+
+    def finish(self) -> list[Noted]:
+        """The run is over, and no job is wanted any more: whatever else there is to say. It may take a while."""
+        return []
 
     @abstractmethod
     def close(self) -> None:
@@ -96,8 +128,13 @@ class Engine(ABC):
         """Start the workers. ``x`` is a model like the one they will be sent: its length and dtype count."""
 
     @property
-    def threads(self) -> int | None:
-        """How many threads a gradient is computed with, which a replay must use too; None: not known."""
+    def threads(self) -> int | list[int] | None:
+        """Threads that a gradient is computed with, one number or one per worker, for the replay; None: not known."""
+        return None
+
+    @property
+    def transport(self) -> str | None:
+        """How updates are rounded on their way (`asyncsgd.engines.transport`), as in the replay; None: not at all."""
         return None
 
     def describe(self) -> dict[str, Any]:

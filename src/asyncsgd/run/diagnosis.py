@@ -45,23 +45,38 @@ class Diagnosis:
 
 
 def diagnose(
-    trace: Trace, metrics: Mapping[str, NDArray[Any]], method: Method, task: Task, x: Vector, faults: Faults
+    trace: Trace,
+    metrics: Mapping[str, NDArray[Any]],
+    method: Method | None,
+    task: Task | None,
+    x: Vector,
+    faults: Faults,
 ) -> Diagnosis:
-    """Look at a run, or at what there is of it so far; ``x`` is where L is estimated."""
+    """Look at a run, or at what there is of it so far; ``x`` is where L is estimated.
+
+    Without a method or a task (a directory that others have written, say) it says what the record alone tells.
+    """
     if trace.iterations == 0:
         return Diagnosis(problems=("no update has arrived: see what became of the jobs",))
     delays = trace.delays
     learns = _learns(metrics)
-    smoothness = estimate_smoothness(task, x, sorted(delays.per_worker)) if _plain(method) else None
-    safe = None if smoothness is None else _safe_step(method, delays, smoothness)
     facts = [
         f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
         f"{delays.concurrency} jobs in flight"
     ]
+    smoothness, safe = None, None
+    if method is not None and hasattr(task, "update") and _plain(method):  # else others compute, out of our reach
+        assert task is not None
+        try:
+            smoothness = estimate_smoothness(task, x, sorted(delays.per_worker))
+        except Exception as error:  # the user's code, to which a trained model must not be lost
+            facts.append(f"the step cannot be judged: a gradient in the server's own process raised {error!r}")
+        safe = None if smoothness is None else _safe_step(method, delays, smoothness)
     problems: list[str] = []
     _about_learning(metrics, learns, problems)
-    _about_step(trace, method, delays, smoothness, safe, learns, facts, problems)
-    _about_stragglers(delays, method, problems)
+    if method is not None:
+        _about_step(trace, method, delays, smoothness, safe, learns, facts, problems)
+        _about_stragglers(delays, method, problems)
     _about_waste(trace, delays, facts, problems)
     _about_workers(trace, task, method, facts, problems)
     _about_faults(faults, facts)
@@ -143,18 +158,25 @@ def _about_waste(trace: Trace, delays: Delays, facts: list[str], problems: list[
         )
 
 
-def _about_workers(trace: Trace, task: Task, method: Method, facts: list[str], problems: list[str]) -> None:
+def _about_workers(
+    trace: Trace, task: Task | None, method: Method | None, facts: list[str], problems: list[str]
+) -> None:
     workers, index = np.unique(trace.worker, return_inverse=True)
     totals = np.bincount(index, weights=trace.step)
     if len(workers) < 2 or not totals.sum():
         return
     shares = totals / totals.sum()
     top, low = int(np.argmax(shares)), int(np.argmin(shares))
-    facts.append(
-        f"worker {workers[top]} gave {shares[top]:.0%} of the total step, worker {workers[low]} {shares[low]:.0%} "
-        f"({len(workers)} workers)"
-    )
-    if is_heterogeneous(task) and shares[top] > 1.5 * shares.mean() and method.bias:
+    if shares[top] < 1.01 * shares[low]:
+        facts.append(f"each of the {len(workers)} workers gave the same share of the total step")
+    else:
+        facts.append(
+            f"worker {workers[top]} gave {shares[top]:.0%} of the total step, worker {workers[low]} {shares[low]:.0%} "
+            f"({len(workers)} workers)"
+        )
+    if task is None or method is None or not is_heterogeneous(task):
+        return
+    if shares[top] > 1.5 * shares.mean() and method.bias:
         problems.append(
             f"worker {workers[top]} dominates and the data differ from worker to worker, so the model fits its data "
             "best; federated_async_sgd(...) gives every worker the same weight"

@@ -6,8 +6,8 @@
     job.pkl             the task and the method, for `replay` (written by and for this user: never load a stranger's)
     trace.log           the running trace; trace.parquet once the run has ended
     metrics.jsonl       one line per evaluation
-    journal.jsonl       who joined, left, failed or was retired, and when the run was started, resumed, ended
-    fingerprints.bin    four bytes per arrival: a check sum over some coordinates of its update
+    journal.jsonl       who joined, left, failed or was retired, when the run was started, resumed, ended; its diagnosis
+    fingerprints.bin    four bytes per arrival: a check sum over its update (some coordinates of a long one)
     checkpoints/        the last few, the newest is the last iteration that nothing can take away
     report.html, ...    what others make of it
 """
@@ -50,13 +50,10 @@ class RunDirectory:
                 "directory", str(path), f"cannot be made ({error.strerror})", "choose another"
             ) from error
         self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise BadRunDirectory(
-                f"another process is training in {self.path}; wait for it or choose another"
-            ) from error
+        while not _locked(self._lock, fcntl.LOCK_EX):
+            if not _locked(self._lock, fcntl.LOCK_SH):  # else somebody only looked, see `in_use`: once more
+                os.close(self._lock)
+                raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
 
     # ------------------------------------------------------------------------------------------ beginning
 
@@ -177,7 +174,27 @@ class RunDirectory:
             self._lock = -1
 
 
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 # ---------------------------------------------------------------------------------------------- reading
+
+
+def in_use(path: Path) -> bool:
+    """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
+    try:
+        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -188,6 +205,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise BadRunDirectory(f"{path} holds no run (no run.json); pass the directory given to asgd.train") from error
     except ValueError as error:
         raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error}); restore it from a backup") from error
+    if not isinstance(config, dict):
+        raise BadRunDirectory(f"{path / 'run.json'} is damaged (it is no object); restore it from a backup")
     if config.get("format") != FORMAT:
         raise BadRunDirectory(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}")
     return config

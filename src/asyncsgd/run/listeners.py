@@ -33,7 +33,10 @@ class Listener:
     """Base of those who want to hear; give the methods that you need. They are called in the server's own thread."""
 
     def started(self, config: Mapping[str, Any]) -> None:
-        """The run begins, or goes on."""
+        """The run begins, or goes on. Beside what run.json says, ``config`` has these keys.
+
+        ``directory``, or None; ``resumed_at``: the iteration that it goes on from, None if it begins.
+        """
 
     def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
         """The task has been evaluated."""
@@ -46,6 +49,9 @@ class Listener:
 
     def ended(self, run: TrainingRun) -> None:
         """The run is over."""
+
+    def stop(self) -> None:
+        """`asyncsgd.train` returns or raises: give back what you hold. Comes even where ``ended`` does not."""
 
 
 class Terminal(Listener):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Crew, Died, Engine, EngineError, Failed, Rejected, Report
+from asyncsgd.engines.base import Crew, Died, Engine, EngineError, Failed, Noted, Rejected, Report
 from asyncsgd.run import configuration
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import diagnose
@@ -81,7 +81,7 @@ class Loop:
                     self._journal("stopped", reason=str(error).splitlines()[0])
                     self._save()
                     raise
-                self._settle()
+                self._settle(crew, interrupts)
                 interrupted = interrupts.received
         run = self._summary()
         for listener in self._listeners:
@@ -107,9 +107,12 @@ class Loop:
         return checkpoint
 
     def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
-        config, package = self._config, configuration.package(self._task, self._method)
+        config = self._config
+        package = b"" if self._files is None else configuration.package(self._task, self._method)
         if checkpoint is None:
-            self._server = Server(self._task.initial(), self._method, self._request.seed, crew.allocate, ready(crew.dtype))
+            self._server = Server(
+                self._task.initial(), self._method, self._request.seed, crew.allocate, ready(crew.dtype)
+            )
             self._recorder = Recorder(metadata={"method": self._method.name, "seed": str(self._request.seed)})
             if self._files is not None:
                 self._files.begin(config, package, self._recorder)
@@ -122,12 +125,15 @@ class Loop:
                 self._reached = self._target.met(self._metrics.shown)
             self._troubles.load(configuration.journal(self._files.path))
         self._started_at = self._server.iteration
+        told = {**config, "directory": None if self._files is None else str(self._files.path)}
+        told["resumed_at"] = None if checkpoint is None else self._started_at
         for listener in self._listeners:
-            listener.started(config)
+            listener.started(told)
         if checkpoint is None:
             self._measure(at=0.0)
         self._start = time.monotonic() - (checkpoint.seconds if checkpoint else 0.0)
-        self._journal("resumed" if checkpoint else "started", threads=self._engine.threads, jobs=len(self._recorder))
+        terms = {"threads": self._engine.threads, "transport": self._engine.transport}
+        self._journal("resumed" if checkpoint else "started", **terms, jobs=len(self._recorder))
         for worker in self._server.workers:  # they are gone with the process that had started them
             self._journal("left", worker=worker)
             self._handle(crew, Left(worker))
@@ -150,11 +156,15 @@ class Loop:
             (self._target is not None and self._reached) or self._diverged is not None
         )
 
-    def _settle(self) -> None:
+    def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
         if self._diverged is None and self._metrics.last != self._server.iteration:
             self._measure()
-        self._journal("ended", seconds=self._clock(), workers=len(self._server.workers))
+        self._seconds = self._clock()  # now: stopping the workers takes time too
+        if interrupts.received is None:
+            for note in crew.finish():
+                self._take(crew, note)
+        self._journal("ended", seconds=self._seconds, workers=len(self._server.workers))
         self._save()
 
     def _summary(self) -> TrainingRun:
@@ -170,12 +180,16 @@ class Loop:
             method=method,
             diverged=self._diverged,
             directory=None if self._files is None else self._files.path,
-            seconds=self._clock(),
+            seconds=self._seconds,
             reached=self._reached,
             faults=self._troubles.faults,
             config=self._config,
         )
-        return replace(run, diagnosis=diagnose(trace, run.metrics, method, self._task, run.x, run.faults))
+        seen = diagnose(trace, run.metrics, method, self._task, run.x, run.faults)
+        if self._files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
+            self._journal("diagnosed", **asdict(seen))
+            self._files.flush(self._recorder)
+        return replace(run, diagnosis=seen)
 
     # ------------------------------------------------------------------------------------------ one report
 
@@ -195,6 +209,10 @@ class Loop:
                 self._troubles.died()
                 self._journal("died", worker=worker, reason=reason)
                 self._note(f"worker {worker} {reason}")
+            case Noted(event=event, details=details, message=message):
+                self._journal(event, **details)
+                if message is not None:
+                    self._note(message)
             case Joined(workers=workers):
                 for worker in workers:
                     self._journal("joined", worker=worker)
@@ -220,6 +238,7 @@ class Loop:
         self._recorder.record(self._clock(), commands, server.ended)
         if self._files is not None:
             self._files.append("fingerprints.bin", fingerprint(report.update))
+        crew.used(report)
         for command in commands:
             crew.execute(command)
         delay = t - ended.job.iteration
@@ -267,7 +286,8 @@ class Loop:
         in_a_row = self._troubles.count("failed", report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
         self._journal("failed", worker=report.worker, job=report.job, reason=last)
-        if self._troubles.first(last):
+        frames, kind = report.error.strip().rpartition("\n")[0], last.partition(":")[0]
+        if self._troubles.first(f"{frames}\n{kind}"):  # the words may differ from job to job
             self._note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )

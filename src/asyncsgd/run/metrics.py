@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,17 @@ class Metrics:
     def take(self, iteration: int, seconds: float, x: Vector) -> dict[str, Any]:
         """Evaluate the task at x; the row."""
         self._next = (iteration // self._every + 1) * self._every
-        values = {name: float(value) for name, value in self._task.evaluate(x).items()}
+        values = {name: float(value) for name, value in self._evaluate(iteration, x).items()}
         row = {"iteration": iteration, "time": seconds, **values}
         self.diverged = not np.isfinite([value for value in values.values()] or [0.0]).all()
         if not self.diverged:
             self.rows.append(row)
         return row
+
+    def _evaluate(self, iteration: int, x: Vector) -> dict[str, Any]:
+        """With the iteration, if the task asks for it with a method ``evaluate_at``."""
+        at: Callable[[int, Vector], dict[str, Any]] | None = getattr(self._task, "evaluate_at", None)
+        return self._task.evaluate(x) if at is None else at(iteration, x)
 
     @property
     def last(self) -> int | None:

@@ -16,6 +16,7 @@ from asyncsgd.core.errors import AsyncSGDError, BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.core.method import Method
 from asyncsgd.engines.threads import limited
+from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.configuration import unpackage
 from asyncsgd.run.directory import read_config, read_lines, read_trace
@@ -88,7 +89,7 @@ def replay(
     known = marks((path / "fingerprints.bin").read_bytes())
     arrivals = Arrivals.of(trace)
     journal = read_lines(path, "journal.jsonl")
-    with _Threads(journal) as threads:
+    with _Threads(journal, arrivals.worker) as threads:
         watch = _Watch(known, stop, progress, threads)
         update, _, _, broken = replay_core(
             arrivals,
@@ -97,6 +98,7 @@ def replay(
             seed=int(config["seed"]),
             watch=watch,
             present=_Membership(journal),
+            carry=_Carriage(journal) if any(row.get("transport") for row in journal) else None,
         )
     if broken is not None:
         job = int(arrivals.job[broken])
@@ -146,11 +148,14 @@ def _kept(arrival: Arrival) -> Arrival:
 
 
 class _Threads:
-    """As many threads as the workers had, which may have changed when the run was resumed: jobs end at a resume."""
+    """As many threads as the worker had, which may have changed when the run was resumed: jobs end at a resume."""
 
-    def __init__(self, journal: list[dict[str, Any]]) -> None:
+    def __init__(self, journal: list[dict[str, Any]], workers: Any) -> None:
         starts = [row for row in journal if row["event"] in ("started", "resumed")]
         self._since = {row["iteration"]: row["threads"] for row in starts}
+        self._workers = workers
+        self._said: Any = None
+        self._number: int | None = None
         self._limit = ExitStack()
 
     def __enter__(self) -> Self:
@@ -159,12 +164,47 @@ class _Threads:
 
     def set(self, iteration: int) -> None:
         """What arrives at this iteration is computed next."""
-        if iteration in self._since:
+        self._said = self._since.get(iteration, self._said)
+        number = self._said
+        if isinstance(number, list) and iteration < len(self._workers):
+            number = number[self._workers[iteration]]
+        if number != self._number and not isinstance(number, list):
             self._limit.close()
-            self._limit.enter_context(limited(self._since[iteration]))
+            self._limit.enter_context(limited(number))
+            self._number = number
 
     def __exit__(self, *error: object) -> None:
         self._limit.close()
+
+
+class _Carriage:
+    """Rounds updates as they were on their way (`asyncsgd.engines.transport`): a worker that left begins anew."""
+
+    def __init__(self, journal: list[dict[str, Any]]) -> None:
+        self._rows = [row for row in journal if row["event"] in ("started", "resumed", "left")]
+        self._next = 0
+        self._kind: str | None = None
+        self._roundings: dict[int, Rounding] = {}
+
+    def __call__(self, iteration: int, worker: int, update: Vector) -> Vector:
+        """What of this update reached the server."""
+        while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
+            row = self._rows[self._next]
+            if row["event"] == "left":
+                self._roundings.pop(row["worker"], None)
+            else:
+                self._kind = row.get("transport")
+                self._roundings.clear()
+            self._next += 1
+        if self._kind is None:
+            return update
+        rounding = self._roundings.get(worker)
+        if rounding is None:
+            rounding = self._roundings[worker] = Rounding(self._kind, update.shape[0], update.dtype)
+        sent = np.empty_like(update)
+        Unpacking(self._kind)(rounding.pack(update), sent)
+        rounding.settle(used=True)
+        return sent
 
 
 class _Membership:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from asyncsgd.core.check import count, positive
@@ -62,6 +63,8 @@ def train(
     positive("checkpoint_seconds", checkpoint_seconds)
     if checkpoint_every is not None:
         count("checkpoint_every", checkpoint_every)
+    if every is not None:
+        count("every", every)
     configuration.check(task, method, engine, iterations, seed)
     if resume and directory is None:
         raise BadParameter("resume", True, "needs something to go on with", "pass the directory of the run")
@@ -81,11 +84,9 @@ def train(
     )
     told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
     files = None if directory is None else RunDirectory(directory)
-    try:
-        return Loop(request, told, files).run()
-    finally:
-        for listener in told:
-            if isinstance(listener, Terminal):
-                listener.stop()
+    with ExitStack() as closing:
         if files is not None:
-            files.close()
+            closing.callback(files.close)
+        for listener in told:
+            closing.callback(listener.stop)
+        return Loop(request, told, files).run()

@@ -8,44 +8,28 @@ import signal
 import time
 from collections import deque
 from contextlib import ExitStack
+from typing import cast
 
 import numpy as np
 
-from asyncsgd.core.events import Arrived, Assign, Command, Job, Joined, Left, Lost, Outcome, Vector
+from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Report
+from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Rejected, Report
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
+from asyncsgd.engines.processes.member import AHEAD, Member
 from asyncsgd.engines.processes.memory import Slots
 from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind
 from asyncsgd.engines.threads import limited
 from asyncsgd.tasks.base import Task
 
-AHEAD = 2
-"""Jobs that a worker may hold: it computes one while the update of the one before is applied. Each has its own slot for
-the update, so that job k + 2 is sent only after the update of job k was used."""
-
 LEAST_TIMEOUT, LONGER = 300.0, 20.0
 DEATHS_IN_A_ROW = 5
 LOOK_AROUND = 0.1  # seconds
-
-
-class Member:
-    """One worker: its pipe, and its jobs in order."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.inbox = -1
-        self.ready = False
-        self.sent: deque[int] = deque()  # jobs at the worker, the first one being computed
-        self.waiting: deque[tuple[Job, int]] = deque()  # (job, slot of its point): not sent yet
-        self.unused = 0  # updates reported by the last poll: their slots are not free yet
-        self.turn = 0  # which of its slots for updates comes next
-        self.slots: dict[int, int] = {}  # job -> slot of its update
-        self.since = 0.0  # when the job being computed began, or the start was asked for
-        self.deaths = 0  # in a row, without a job done in between
-        self.condemned = ""  # why we killed it
-        self.retired = False
+READY, DONE = (
+    int(Kind.READY),
+    int(Kind.DONE),
+)  # every report is compared with them, and plain numbers take half the time
 
 
 class ProcessCrew(Crew):
@@ -58,13 +42,13 @@ class ProcessCrew(Crew):
         self._longest = 0.0
         self._check_at = 0.0
         self._made = 0
-        self._events: list[Report] = []
+        self._late: list[Member] = []  # ready again, but left in the batch before: they join with the next
         self._closed = False
         self._n, self.dtype = x.shape[0], x.dtype
         self._points = Slots.new("asyncsgd-points", self._n, x.dtype)
         self._updates = Slots.new("asyncsgd-updates", self._n, x.dtype)
         self._notes = Slots.new("asyncsgd-notes", NOTE, np.uint8)
-        self._cancelled = Slots.new("asyncsgd-cancelled", engine.workers, np.int64)
+        self._cancelled = Slots.new("asyncsgd-cancelled", AHEAD * engine.workers, np.int64)
         self._cancelled[0][:] = -1
         self._outbox, self._outbox_writer = os.pipe()
         os.set_blocking(self._outbox, False)
@@ -94,23 +78,29 @@ class ProcessCrew(Crew):
         job = command.job
         member = self._members[job.worker]
         if isinstance(command, Assign):
-            self._live[job.id] = member
-            member.waiting.append((job, command.slot))
-            if len(member.sent) + member.unused < AHEAD:
+            if member.present:  # else the server is about to hear that it left, and the job goes with it
+                self._live[job.id] = member
+                member.waiting.append((job, command.slot))
                 self._send(member)
         elif self._live.pop(job.id, None) is not None:
-            if job.id in member.sent:
-                self._cancelled[0][job.worker] = job.id
-                self._line.signal(job.worker, signal.SIGUSR1)
-            else:
+            place = member.sent.get(job.id)
+            if place is None:
                 member.waiting = deque(entry for entry in member.waiting if entry[0].id != job.id)
+            else:
+                self._cancelled[0][place] = job.id
+                self._line.signal(job.worker, signal.SIGUSR1)
 
     def poll(self, timeout: float) -> list[Report]:
+        events: list[Report] = []
+        if self._late:
+            self._join(self._late, events)
+            self._late = []
         for member in self._members:
             if member.unused:
-                member.unused = 0
-                self._send(member)
-        events, self._events = self._events, []
+                member.free += member.unused.values()
+                member.unused.clear()
+                if member.waiting:
+                    self._send(member)
         self._read_reports(events)
         now = time.monotonic()
         deadline = now + timeout
@@ -120,15 +110,26 @@ class ProcessCrew(Crew):
                 self._read_line(events)  # now and then, also while reports keep coming
             if events or now >= deadline:
                 return events
-            self._poller.poll(1000 * max(0.0, min(deadline, self._check_at) - now))
-            self._read_line(events)
-            self._read_reports(events)
+            for descriptor, _ in self._poller.poll(1000 * max(0.0, min(deadline, self._check_at) - now)):
+                if descriptor == self._outbox:
+                    self._read_reports(events)
+                else:
+                    self._read_line(events)
             now = time.monotonic()
+
+    def used(self, report: Arrived) -> None:
+        member = self._members[cast(int, report.worker)]
+        place = member.unused.pop(report.job, None)
+        if place is not None:
+            member.free.append(place)
+            if member.waiting:
+                self._send(member)
 
     def retire(self, worker: int) -> None:
         member = self._members[worker]
-        member.retired = True
-        self._forget_jobs(member)
+        member.retired, member.present = True, False
+        self._late = [other for other in self._late if other is not member]
+        self._drop_jobs(member)
         self._line.signal(worker, signal.SIGKILL)
 
     def close(self) -> None:
@@ -148,17 +149,14 @@ class ProcessCrew(Crew):
     # ------------------------------------------------------------------------------------------ jobs
 
     def _send(self, member: Member) -> None:
-        while member.waiting and len(member.sent) + member.unused < AHEAD and member.ready:
+        while member.waiting and member.free and member.ready:
             job, slot = member.waiting.popleft()
-            target = AHEAD * member.number + member.turn
-            member.turn = (member.turn + 1) % AHEAD
-            member.slots[job.id] = target
+            place = member.free.pop()
             if not member.sent:
                 member.since = time.monotonic()
-            member.sent.append(job.id)
-            self._updates[target]  # the file must be long enough before the worker maps its place in it
+            member.sent[job.id] = place
             try:
-                os.write(member.inbox, JOB.pack(job.id, job.seed, slot, target))
+                os.write(member.inbox, JOB.pack(job.id, job.seed, slot, place))
             except BrokenPipeError:
                 return  # it died: the nursery is about to say so, and the job goes with it
 
@@ -174,30 +172,32 @@ class ProcessCrew(Crew):
                 return
 
     def _reported(self, kind: int, member: Member, job: int, seconds: float, events: list[Report]) -> None:
-        if kind == Kind.READY:
-            member.ready = True
-            if not member.retired:
-                events.append(Joined(member.number))
+        if kind == READY:
+            self._is_ready(member, events)
             return
-        member.sent.remove(job)
-        target = member.slots.pop(job)
+        place = member.sent.pop(job)
         member.since = time.monotonic()
         member.deaths = 0
-        if self._live.pop(job, None) is None:  # cancelled, or its worker is retired: nobody waits for it
-            self._send(member)
+        wanted = self._live.pop(job, None) is not None  # else cancelled, or its worker is retired
+        if wanted and kind == DONE:
+            if seconds > self._longest:
+                self._longest = seconds
+            member.unused[job] = place
+            events.append(Arrived(job, self._updates[place], member.number, checked=True))
             return
-        if kind == Kind.DONE:
-            self._longest = max(self._longest, seconds)
-            member.unused += 1
-            events.append(Arrived(job, self._updates[target], member.number, checked=True))
-            return
-        if kind == Kind.FAILED:
-            note = self._notes[member.number]
-            length = int.from_bytes(note[:8].tobytes(), "little")
-            events.append(Failed(job, member.number, note[8 : 8 + length].tobytes().decode(errors="replace")))
-        else:  # not finite; a job stopped by a late signal is one the server had cancelled
-            events.append(Lost(job, Outcome.REJECTED if kind == Kind.NOT_FINITE else Outcome.LOST))
+        if wanted and kind == Kind.REJECTED:
+            events.append(Rejected(job, member.number, self._note(place)))
+        elif wanted and kind == Kind.FAILED:
+            events.append(Failed(job, member.number, self._note(place)))
+        elif wanted:  # the user's code may raise `Stopped` itself
+            events.append(Lost(job))
+        member.free.append(place)
         self._send(member)
+
+    def _note(self, place: int) -> str:
+        note = self._notes[place]
+        length = int.from_bytes(note[:8].tobytes(), "little")
+        return note[8 : 8 + length].tobytes().decode(errors="replace")
 
     # ------------------------------------------------------------------------------------------ life and death
 
@@ -210,14 +210,14 @@ class ProcessCrew(Crew):
             "worker": member.number,
             "n": self._n,
             "dtype": self.dtype.name,
-            "most": len(self._members),
+            "places": AHEAD * len(self._members),
             "threads": self._engine.threads,
             "slowdown": self._engine.slowdown[member.number] if self._engine.slowdown else 1.0,
             "seconds": self._engine.seconds[member.number] if self._engine.seconds else 0.0,
         }
         shared = [slots.descriptor for slots in (self._points, self._updates, self._notes, self._cancelled)]
-        for slots, size in ((self._notes, member.number), (self._points, 0)):
-            slots[size]
+        for place in member.places:  # the files must be long enough before the worker maps its places in them
+            self._updates[place], self._notes[place]
         try:
             self._line.send(request, [reader, self._outbox_writer, *shared])
         finally:
@@ -239,7 +239,23 @@ class ProcessCrew(Crew):
             for event in events:
                 if isinstance(event, Died):
                     raise EngineError(f"worker {event.worker} died while starting: {event.reason}")
-        self._events.append(Joined(range(len(self._members))))
+        for member in self._members:
+            member.present = False  # until the first poll says so
+        self._late = list(self._members)
+
+    def _is_ready(self, member: Member, events: list[Report]) -> None:
+        member.ready = True
+        if member.retired:
+            return
+        if Left(member.number) in events:  # a job for the one that left must not be taken for one of this one
+            self._late.append(member)
+        else:
+            self._join([member], events)
+
+    def _join(self, members: list[Member], events: list[Report]) -> None:
+        for member in members:
+            member.present = True
+        events.append(Joined(member.number for member in members))
 
     def _read_line(self, events: list[Report]) -> None:
         for answer in self._line.read():
@@ -250,20 +266,23 @@ class ProcessCrew(Crew):
             self._rebuild(events)
 
     def _ended(self, member: Member, status: int, events: list[Report]) -> None:
-        was_ready = member.ready
+        was_present = member.present
         self._hang_up(member)
-        self._forget_jobs(member)
+        self._drop_jobs(member)
+        member.forget()
+        if member in self._late:
+            self._late.remove(member)
         if member.retired:
             return
-        events.append(Died(member.number, member.condemned or _explain(status)))
-        if was_ready:
+        reason, member.condemned = member.condemned or _explain(status), ""
+        events.append(Died(member.number, reason))
+        if was_present:
             events.append(Left(member.number))
-        member.condemned = ""
         member.deaths += 1
         if member.deaths >= DEATHS_IN_A_ROW:
             raise EngineError(
-                f"worker {member.number} died {member.deaths} times in a row without finishing a job, the last time "
-                f"{_explain(status)}; if memory ran out, use fewer workers or a smaller batch"
+                f"worker {member.number} died {member.deaths} times in a row without finishing a job: at last it "
+                f"{reason}; if memory ran out, use fewer workers or a smaller batch"
             )
         if not self._line.lost:
             self._fork(member)
@@ -279,18 +298,14 @@ class ProcessCrew(Crew):
                 self._ended(member, -signal.SIGKILL, events)
 
     def _hang_up(self, member: Member) -> None:
-        member.ready = False
         if member.inbox >= 0:
             os.close(member.inbox)
             member.inbox = -1
 
-    def _forget_jobs(self, member: Member) -> None:
+    def _drop_jobs(self, member: Member) -> None:
         for job in (*member.sent, *(entry[0].id for entry in member.waiting)):
             self._live.pop(job, None)
         member.waiting.clear()
-        if not member.ready:
-            member.sent.clear()
-            member.slots.clear()
 
     def _check_times(self, now: float) -> None:
         allowed = self._engine.job_timeout or max(LEAST_TIMEOUT, LONGER * self._longest)
@@ -300,8 +315,8 @@ class ProcessCrew(Crew):
                 continue
             limit = allowed if member.ready else self._engine.start_timeout
             if now - member.since > limit:
-                what = f"its job {member.sent[0]}" if member.ready else "its start"
-                member.condemned = f"killed, because {what} took more than {limit:g} s"
+                what = f"its job {member.first}" if member.ready else "its start"
+                member.condemned = f"was killed, because {what} took more than {limit:g} s"
                 self._line.signal(member.number, signal.SIGKILL)
             else:
                 nearest = min(nearest, member.since + limit + 0.001)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.pretend import per_worker
 from asyncsgd.engines.threads import share
 from asyncsgd.tasks.base import Task
 
@@ -65,29 +65,9 @@ def processes(
     positive("start_timeout", start_timeout)
     return Processes(
         workers,
-        slowdown=_per_worker("slowdown", slowdown, workers, nothing=1.0),
-        seconds=_per_worker("seconds", seconds, workers, nothing=0.0),
+        slowdown=per_worker("slowdown", slowdown, workers, nothing=1.0),
+        seconds=per_worker("seconds", seconds, workers, nothing=0.0),
         threads_each=threads,
         job_timeout=job_timeout,
         start_timeout=start_timeout,
     )
-
-
-def _per_worker(
-    name: str, given: Sequence[float] | Mapping[int, float] | None, workers: int, nothing: float
-) -> tuple[float, ...]:
-    if given is None:
-        return ()
-    if isinstance(given, Mapping):
-        unknown = [worker for worker in given if worker not in range(workers)]
-        if unknown:
-            fix = f"name workers 0..{workers - 1}"
-            raise BadParameter(name, given, f"names worker {unknown[0]}, who is not there", fix)
-        given = [given.get(worker, nothing) for worker in range(workers)]
-    values = tuple(float(value) for value in given)
-    if len(values) != workers:
-        raise BadParameter(name, given, f"has {len(values)} values for {workers} workers", "give one per worker")
-    for value in values:
-        if not nothing <= value < float("inf"):
-            raise BadParameter(name, value, "makes no worker slower", f"pass a number of at least {nothing:g}")
-    return values

@@ -60,6 +60,7 @@ class NurseryLine:
             self.send({"do": "load"}, [self._package])
             self._await_loaded()
         except BaseException:
+            self._process.kill()  # it has no workers yet, and might load for ever
             self.close()
             raise
 
@@ -138,6 +139,6 @@ class NurseryLine:
 
 def _begin(descriptor: int) -> str:
     """The program of a nursery: it looks for modules where we do, and never runs the user's script again."""
-    path = [entry or os.getcwd() for entry in sys.path]
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     module = "asyncsgd.engines.processes.nursery"
-    return f"import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor})"
+    return f"import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor}, {os.getpid()})"

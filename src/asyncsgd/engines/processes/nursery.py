@@ -27,8 +27,9 @@ from asyncsgd.engines.threads import limited
 PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int) -> None:
-    """Serve one server until it hangs up."""
+def main(descriptor: int, server: int) -> None:
+    """Serve one server, the process with this number, until it hangs up."""
+    _die_with(server)  # while the task is being loaded, nobody looks whether it hangs up
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops us
     line = socket.socket(fileno=descriptor)
     Nursery(line).run()
@@ -57,6 +58,8 @@ class Nursery:
         finally:
             for pid in self._children:
                 os.kill(pid, signal.SIGKILL)
+            for pid in self._children:  # in a container nobody else might, and they would stay as zombies
+                os.waitpid(pid, 0)
 
     def _wait(self) -> bool:
         ready, _, _ = select.select([self._line.fileno(), self._wake], [], [])
@@ -100,6 +103,7 @@ class Nursery:
         except BaseException:
             self._answer(error=traceback.format_exc())
             return
+        _die_with(None)  # from now on we look; the server may go on in another thread than the one that started us
         gc.collect()
         gc.freeze()  # a collection in a child would touch, and so copy, every page
         self._answer(loaded=True)
@@ -125,7 +129,7 @@ class Nursery:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._line.close()
             inbox, outbox, points, updates, notes, cancelled = taken
-            n, dtype, most = request["n"], request["dtype"], request["most"]
+            n, dtype = request["n"], request["dtype"]
             place = Place(
                 worker=request["worker"],
                 inbox=inbox,
@@ -133,7 +137,7 @@ class Nursery:
                 points=Slots(points, n, dtype, owner=False),
                 updates=Slots(updates, n, dtype, owner=False),
                 notes=Slots(notes, NOTE, "uint8", owner=False),
-                cancelled=Slots(cancelled, most, "int64", owner=False),
+                cancelled=Slots(cancelled, request["places"], "int64", owner=False),
                 threads=request["threads"],
                 slowdown=request["slowdown"],
                 seconds=request["seconds"],
@@ -147,11 +151,10 @@ class Nursery:
             os._exit(status)
 
     def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            self._answer(ended=self._children.pop(pid), status=os.waitstatus_to_exitcode(status))
+        for pid in tuple(self._children):  # one by one: the task may have started processes of its own here
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._answer(ended=self._children.pop(pid), status=os.waitstatus_to_exitcode(status))
 
     def _take(self, count: int) -> list[int]:
         taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
@@ -164,9 +167,9 @@ class Nursery:
             return  # the server is gone: the next read says so
 
 
-def _die_with(nursery: int) -> None:
-    """Linux: be killed when the nursery dies, even in the middle of a gradient that holds Python's lock."""
+def _die_with(parent: int | None) -> None:
+    """Linux: be killed when the parent dies, even in a call that holds Python's lock; with None, not any more."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != nursery:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0 if parent is None else signal.SIGKILL)
+        if parent is not None and os.getppid() != parent:
             os._exit(1)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import NotFinite
+from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Gradient, Work
 from asyncsgd.engines.processes.memory import Slots
 from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind
 from asyncsgd.engines.threads import limited
+
+PATIENCE = 1e-4
+"""Seconds that a worker looks for its next job before it sleeps."""
 
 
 class Stopped(BaseException):
@@ -47,24 +52,21 @@ def serve(place: Place, task: Any, work: Work) -> None:
 
 def _serve(place: Place, task: Any, work: Work) -> None:
     into = getattr(task, "update_into", None) if isinstance(work, Gradient) else None
-    current = [-1]
-    wanted = place.cancelled[0]
+    current = [-1, -1]  # the job being computed, and the place of its update
+    cancelled = place.cancelled[0]
 
     def stop(*_: Any) -> None:
-        if current[0] >= 0 and wanted[place.worker] == current[0]:
-            current[0] = -1
+        job, target = current
+        if job >= 0 and cancelled[target] == job:
+            current[0] = -1  # once is enough
             raise Stopped
 
-    signal.signal(signal.SIGUSR1, stop)
-    _say(place, Kind.READY, -1, 0.0)
-    while message := os.read(place.inbox, JOB.size):
-        job, seed, slot, target = JOB.unpack(message)
-        point = place.points[slot]
+    def compute(job: int, seed: int, slot: int, target: int) -> None:
+        point, out = place.points[slot], place.updates[target]
         point.flags.writeable = False
-        out = place.updates[target]
         started = time.perf_counter()
         try:
-            current[0] = job
+            current[:] = job, target
             stop()  # a signal that came before this line found nobody
             if into is not None:
                 into(point, place.worker, seed, out)
@@ -78,17 +80,54 @@ def _serve(place: Place, task: Any, work: Work) -> None:
             wait = max(place.slowdown * spent, place.seconds) - spent
             if wait > 0:
                 time.sleep(wait)
-            current[0] = -1
+        finally:
+            current[0] = -1  # whoever handles an error is not to be stopped in the middle of it
+
+    signal.signal(signal.SIGUSR1, stop)
+    receive = _receiver(place.inbox)
+    _say(place, Kind.READY, -1, 0.0)
+    while message := receive():
+        job, seed, slot, target = JOB.unpack(message)
+        started = time.perf_counter()
+        try:
+            compute(job, seed, slot, target)
             kind = Kind.DONE
         except Stopped:
             kind = Kind.STOPPED
-        except NotFinite:
-            kind = Kind.NOT_FINITE
+        except BadUpdate as error:
+            _leave_note(place, target, str(error))
+            kind = Kind.REJECTED
         except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
-            _leave_note(place, traceback.format_exc())
+            _leave_note(place, target, traceback.format_exc())
             kind = Kind.FAILED
-        current[0] = -1
         _say(place, kind, job, time.perf_counter() - started)
+
+
+def _receiver(inbox: int) -> Callable[[], bytes]:
+    """A function that waits for the next job; empty once the server has hung up.
+
+    Where updates are small, the next job is there in no time, and waking a process costs more than applying its update:
+    so it looks for a moment, letting others run in between, before it sleeps.
+    """
+    os.set_blocking(inbox, False)
+    sleeper = select.poll()
+    sleeper.register(inbox, select.POLLIN)
+    let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+    def receive() -> bytes:
+        until = 0.0
+        while True:
+            try:
+                return os.read(inbox, JOB.size)
+            except BlockingIOError:
+                now = time.perf_counter()
+                until = until or now + PATIENCE
+                if now < until:
+                    let_others_run()
+                else:
+                    sleeper.poll()
+
+    return receive
 
 
 def _say(place: Place, kind: Kind, job: int, seconds: float) -> None:
@@ -98,9 +137,9 @@ def _say(place: Place, kind: Kind, job: int, seconds: float) -> None:
         os._exit(0)  # the server is gone
 
 
-def _leave_note(place: Place, text: str) -> None:
+def _leave_note(place: Place, target: int, text: str) -> None:
     """The end of the text, where a traceback says what went wrong, behind its length."""
     data = text.encode(errors="replace")[-(NOTE - 8) :]
-    note = place.notes[place.worker]
+    note = place.notes[target]
     note[:8] = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
     note[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)

@@ -1,0 +1,234 @@
+"""Scenarios that talk to a crew directly: what each is about is the first line of its docstring."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from asyncsgd.core.events import Arrived, Joined, Left
+from asyncsgd.engines.base import Died, Failed
+from asyncsgd.testing.bench import Bench, Bowl, Setting, WritingBowl
+from asyncsgd.testing.faults import Fault
+from asyncsgd.testing.ledger import BadEngine
+
+USE = 0.002
+"""Seconds for which a server is busy with an update, in which nobody may overwrite it."""
+
+
+def joining(setting: Setting) -> None:
+    """Everybody joins; a job given before is dropped, and nothing is reported where nothing happened."""
+    with setting.bench(3) as bench:
+        early = bench.give(0)
+        bench.until_all_there()
+        if bench.poll(0):
+            raise BadEngine(f"reported {bench.reports[-1]} though nothing was to do")
+        bench.until_ended([job for worker in range(3) for job in bench.give(worker)])
+        bench.expect(early[0], "given to a worker that was not there")
+
+
+def order(setting: Setting) -> None:
+    """Jobs of a worker come back first in, first out, each once, with the bits of the task at their point."""
+    for kind, dtype, dim in ((Bowl, np.float64, 1), (WritingBowl, np.float32, 20_000)):
+        with setting.bench(3, task=kind(dim, dtype)) as bench:
+            bench.until_all_there()
+            jobs = [job for worker in (0, 1, 2, 0, 0) for job in bench.give(worker, 4)]
+            bench.until_ended(jobs)
+            for job in jobs:
+                bench.expect(job, "arrived")
+
+
+def updates_stay(setting: Setting) -> None:
+    """An update stays as it is until the next poll, whatever becomes of the jobs behind it."""
+    rounds, pattern = 12, (None, Fault.RAISE, None, None, Fault.NAN, None, Fault.RAISE, Fault.NAN)
+    faults = {job: fault for job in range(rounds * len(pattern)) if (fault := pattern[job % len(pattern)])}
+    for task in (Bowl(5_000), WritingBowl(5_000)):
+        with setting.bench(1, faults, task) as bench:
+            bench.until_all_there()
+            for _ in range(rounds):
+                jobs = bench.give(0, len(pattern))
+                while not all(job in bench.ledger.ended for job in jobs):
+                    bench.until(lambda bench=bench: _busy(bench), "the next update")  # type: ignore[misc]
+
+
+def _busy(bench: Bench) -> bool:
+    """Poll, and be busy with what came, as a server is."""
+    reports = bench.poll()
+    if any(isinstance(report, Arrived) for report in reports):
+        threading.Event().wait(USE)
+    return bool(reports)
+
+
+def exceptions(setting: Setting) -> None:
+    """An exception in the user's code is reported with its traceback, and the worker goes on."""
+    with setting.bench(2, {1: Fault.RAISE, 2: Fault.RAISE, 5: Fault.EXIT}) as bench:
+        bench.until_all_there()
+        first, second = bench.give(0, 3), bench.give(1, 2)
+        bench.until_ended([*first, *second])
+        for job in (1, 2):
+            bench.expect(job, "failed")
+        told = [report for report in bench.reports if isinstance(report, Failed)]
+        for report in told:
+            if "RuntimeError: worker 0 fails on purpose" not in report.error or "Traceback" not in report.error:
+                raise BadEngine(f"job {report.job} failed, but its traceback is not in {report.error!r}")
+        [leaves] = bench.give(1)
+        bench.until_ended([leaves])
+        bench.expect(leaves, "failed", "gone with its worker")
+        bench.until_all_there()
+        bench.until_ended(bench.give(1))
+
+
+def rejection(setting: Setting) -> None:
+    """NaN, infinity, and vectors of another length or type are refused, and the worker goes on."""
+    bad = (Fault.NAN, Fault.SHORT, Fault.INFINITE, Fault.DTYPE, Fault.NOTHING)
+    for dtype in (np.float32, np.float64):
+        with setting.bench(1, dict(enumerate(bad)), Bowl(dtype=dtype)) as bench:
+            bench.until_all_there()
+            jobs = bench.give(0, len(bad) + 1)
+            bench.until_ended(jobs)
+            for job in jobs[:-1]:
+                # Or it arrives as it is: then `checked` is False, as the ledger has seen, and the server refuses it.
+                bench.expect(job, "rejected", "arrived")
+            bench.expect(jobs[-1], "arrived")
+
+
+def cancelling(setting: Setting) -> None:
+    """Cancelled jobs are not reported, whether they wait, run or are done; the jobs behind them are."""
+    with setting.bench(2, dict.fromkeys((0, 7, 8, 9), Fault.WAIT)) as bench:
+        bench.until_all_there()
+        bench.give(0, 5)  # 0 runs, 1 to 4 wait
+        bench.until_begun(0)
+        bench.cancel(2)
+        bench.cancel(0)
+        _let_go(setting, bench, 0)
+        bench.until_ended([1, 3, 4])
+        bench.cancel(4)
+        bench.until_ended(bench.give(1) + bench.give(0))  # 5, 6
+        for job in (7, 8, 9):  # over and over, as when a model runs ahead of a slow worker
+            bench.give(0)
+            bench.until_begun(job)
+            bench.cancel(job)
+            _let_go(setting, bench, job)
+        last = bench.give(0)
+        bench.until_ended(last)
+        for job in (0, 2, 7, 8, 9):
+            bench.expect(job, "cancelled")
+        for job in (1, 3, 4, *last):
+            bench.expect(job, "arrived")
+
+
+def _let_go(setting: Setting, bench: Bench, job: int) -> None:
+    if not setting.abilities.stops:
+        bench.open(job)
+
+
+def killed(setting: Setting) -> None:
+    """A worker that is killed leaves, with its jobs, and is replaced."""
+    with setting.bench(2, {1: Fault.KILL, 8: Fault.KILL}) as bench:
+        bench.until_all_there()
+        bench.give(0, 4)  # 0 arrives, 1 kills, 2 and 3 go with it
+        bench.give(1, 2)
+        bench.until_left(0)
+        [void] = bench.give(0)  # 6: given before the server has heard
+        _is_replaced(bench, 0)
+        bench.until_ended(bench.give(0))  # 7
+        bench.reports.clear()
+        bench.give(0)  # 8 kills again
+        bench.until_left(0)
+        _is_replaced(bench, 0)
+        bench.until_ended(bench.give(0, 3) + bench.give(1))
+        bench.expect(void, "given to a worker that was not there")
+        for job in (1, 2, 3, 8):
+            bench.expect(job, "gone with its worker")
+        bench.expect(0, "arrived", "gone with its worker")
+        for job in (4, 5, 7, 9, 10, 11, 12):
+            bench.expect(job, "arrived")
+
+
+def _is_replaced(bench: Bench, worker: int) -> None:
+    bench.until(lambda: worker in bench.ledger.present, f"worker {worker} to be replaced")
+    kinds = [r for r in bench.reports if isinstance(r, Died | Left | Joined)][-3:]
+    if [type(kind) for kind in kinds] != [Died, Left, Joined] or not isinstance(kinds[0], Died) or not kinds[0].reason:
+        raise BadEngine(f"after a death it said {kinds}, not Died with a reason, Left, and then Joined")
+
+
+def hung(setting: Setting) -> None:
+    """A worker that hangs is given up after its time, leaves, and is replaced."""
+    with setting.bench(2, {0: Fault.HANG}, job_timeout=2.0) as bench:
+        bench.until_all_there()
+        bench.give(0, 2)
+        bench.give(1)
+        bench.until_left(0)
+        _is_replaced(bench, 0)
+        bench.until_ended(bench.give(0) + bench.give(1))
+        for job in (0, 1):
+            bench.expect(job, "gone with its worker")
+        for job in (2, 3, 4):
+            bench.expect(job, "arrived")
+
+
+def retiring(setting: Setting) -> None:
+    """A retired worker is not heard of again, and not given jobs."""
+    waits = {0: Fault.WAIT} if setting.abilities.other_processes else {}
+    with setting.bench(2, waits) as bench:
+        bench.until_all_there()
+        bench.give(0, 3)
+        if waits:
+            bench.until_begun(0)
+        bench.crew.retire(0)
+        bench.give(0)
+        bench.until_ended(bench.give(1, 2))
+        if waits:
+            bench.open(0)  # should it live on
+        for _ in range(5):
+            bench.until_ended(bench.give(1))
+        if bench.ledger.present != {1}:
+            raise BadEngine(f"worker 0 is retired, but present are {sorted(bench.ledger.present)}")
+
+
+def closing(setting: Setting) -> None:
+    """After ``close``, in the middle of jobs, nothing is left: no process, thread or descriptor."""
+    left = 0, 0
+    for attempt in range(3):  # the first one may load libraries for good
+        folder = setting.folder / str(attempt)
+        folder.mkdir()
+        here = Setting(setting.make, setting.abilities, setting.patience, folder)
+        with here.bench(2, {0: Fault.WAIT}) as bench:
+            bench.until_all_there()
+            bench.give(0, 3)
+            bench.give(1, 3)
+            bench.until_begun(0)
+            bench.crew.close()
+            bench.crew.close()
+            _are_gone(bench.task.processes, setting.patience)
+        del bench
+        before, left = left, (_descriptors(), threading.active_count())
+    if left != before:
+        raise BadEngine(f"(descriptors, threads) were {before} after one crew and {left} after another")
+
+
+def _descriptors() -> int:
+    folder = Path("/proc/self/fd")
+    return len(list(folder.iterdir())) if folder.exists() else 0
+
+
+def _are_gone(processes: set[int], patience: float) -> None:
+    if not processes:
+        raise BadEngine("no process has worked; the check would see nothing")
+    deadline = time.monotonic() + patience
+    for process in processes:
+        while _exists(process):
+            if time.monotonic() > deadline:
+                raise BadEngine(f"process {process} lives on after close")
+            threading.Event().wait(0.01)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,86 @@
+"""`check_engine`: the conformance suite that every engine passes, also yours."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncsgd.core.check import positive
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.engines.base import Engine
+from asyncsgd.testing import crew_scenarios as crew
+from asyncsgd.testing import train_scenarios as training
+from asyncsgd.testing.bench import Abilities, Setting
+from asyncsgd.testing.ledger import BadEngine
+
+__all__ = ["SCENARIOS", "Abilities", "BadEngine", "check_engine"]
+
+
+@dataclass(frozen=True)
+class _Scenario:
+    play: Callable[[Setting], None]
+    needs: tuple[str, ...] = ()
+
+
+_SCENARIOS = {
+    "joining": _Scenario(crew.joining),
+    "order": _Scenario(crew.order),
+    "updates stay": _Scenario(crew.updates_stay),
+    "exceptions": _Scenario(crew.exceptions),
+    "rejection": _Scenario(crew.rejection),
+    "cancelling": _Scenario(crew.cancelling, ("other_processes",)),
+    "killed": _Scenario(crew.killed, ("replaces",)),
+    "hung": _Scenario(crew.hung, ("times_out",)),
+    "retiring": _Scenario(crew.retiring),
+    "closing": _Scenario(crew.closing, ("cleans_up", "other_processes")),
+    **{name: _Scenario(play) for name, play in (training.WITH_METHODS | training.WITH_RUBBISH).items()},
+    **{name: _Scenario(play, ("replaces",)) for name, play in training.WITH_KILLS.items()},
+    **{name: _Scenario(play, ("times_out",)) for name, play in training.WITH_HANGS.items()},
+}
+
+SCENARIOS = tuple(_SCENARIOS)
+"""The names of all scenarios, to run them one by one: ``check_engine(make_engine, only=name)``."""
+
+
+def check_engine(
+    make_engine: Callable[..., Engine],
+    *,
+    abilities: Abilities | None = None,
+    only: str | Iterable[str] | None = None,
+    patience: float = 60.0,
+) -> None:
+    """Raise `BadEngine`, naming the scenario and what was wrong in it, unless the engine keeps its contract.
+
+    Some scenarios talk to the crew directly (order, cancelling, faults), the others train with every family of methods
+    and replay the run to the bit. All of them hold every report against what the crew was told.
+
+    Args:
+        make_engine: Called with the number of workers (and ``job_timeout``, see `Abilities`); gives an `Engine`.
+        abilities: What the engine can do in the time of a test; by default everything.
+        only: Scenarios to play, by name; by default all that the abilities allow.
+        patience: Seconds to wait for any one thing before it counts as lost.
+
+    >>> import asyncsgd as asgd
+    >>> check_engine(asgd.engines.processes, only="order")
+    """
+    able = Abilities() if abilities is None else abilities
+    positive("patience", patience)
+    chosen = SCENARIOS if only is None else (only,) if isinstance(only, str) else tuple(only)
+    for name in chosen:
+        if name not in _SCENARIOS:
+            raise BadParameter("only", name, "is no scenario", f"name one of {', '.join(SCENARIOS)}")
+        scenario = _SCENARIOS[name]
+        if all(getattr(able, need) for need in scenario.needs):
+            _play(name, scenario, make_engine, able, patience)
+
+
+def _play(name: str, scenario: _Scenario, make_engine: Callable[..., Engine], able: Abilities, patience: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="asyncsgd-") as folder:
+        try:
+            scenario.play(Setting(make_engine, able, patience, Path(folder)))
+        except BadEngine as error:
+            raise BadEngine(f"{name}: {error}") from error
+        except Exception as error:
+            raise BadEngine(f"{name}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,141 @@
+"""Scenarios through `asyncsgd.train`: every kind of method, with and without faults; the run is replayed to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncsgd import methods
+from asyncsgd.core.dispatch import AlwaysBusy
+from asyncsgd.core.events import Outcome
+from asyncsgd.core.method import Method
+from asyncsgd.testing.bench import Bowl, Setting, WritingBowl
+from asyncsgd.testing.faults import Fault
+from asyncsgd.testing.ledger import BadEngine, Watched
+
+if TYPE_CHECKING:
+    from asyncsgd.run import TrainingRun
+
+WORKERS, ITERATIONS = 3, 120
+
+METHODS: dict[str, Method] = {
+    "async_sgd": methods.async_sgd(0.1),
+    "async_sgd with less concurrency": methods.async_sgd(0.1, concurrency=2),
+    "minibatch_sgd": methods.minibatch_sgd(0.1),
+    "delay_adaptive": methods.delay_adaptive(0.1),
+    "delay_adaptive, dropping": methods.delay_adaptive(0.1, rule="drop", threshold=2),
+    "federated_async_sgd": methods.federated_async_sgd(0.1, concurrency=8),
+    "federated_async_sgd, early": methods.federated_async_sgd(0.1, concurrency=5, early=True),
+    "async_sgd, early": methods.async_sgd(0.1).using(dispatch=AlwaysBusy(sample_early=True)),
+    "shuffled_async_sgd": methods.shuffled_async_sgd(0.1, concurrency=4),
+    "fedbuff": methods.fedbuff(0.5, concurrency=6, buffer=4, steps=3, local_stepsize=0.1),
+    "over_selection": methods.over_selection(0.1, goal=2, ask=3),
+    "ringmaster": methods.ringmaster(0.1, limit=2, stops=True),
+    "rennala": methods.rennala(0.1, batch=3),
+    "mifa": methods.mifa(0.1),
+    "momentum": methods.async_sgd(0.05).using(optimizer=methods.momentum(0.5)),
+    "adam": methods.async_sgd(0.01).using(optimizer=methods.adam()),
+    "noise": methods.clipped(methods.async_sgd(0.1), clip=1.0, noise=0.1),
+    "adadelay": methods.adadelay(1.0),
+}
+"""One of every family."""
+
+CANCELLING = ("over_selection", "ringmaster")
+
+OUTCOMES: dict[Fault, Outcome] = {
+    Fault.KILL: Outcome.LOST,
+    Fault.HANG: Outcome.LOST,
+    Fault.RAISE: Outcome.LOST,
+    Fault.NAN: Outcome.REJECTED,
+    Fault.INFINITE: Outcome.REJECTED,
+    Fault.SHORT: Outcome.REJECTED,
+    Fault.DTYPE: Outcome.REJECTED,
+}
+
+
+def with_method(name: str, setting: Setting) -> None:
+    """The run ends where it should, its delays add up, and its replay has the same bits."""
+    task = WritingBowl(300, np.float32) if list(METHODS).index(name) % 2 else Bowl(40)
+    run = _train(setting, METHODS[name], {}, task)
+    counts = run.trace.counts
+    if counts[Outcome.LOST] or counts[Outcome.REJECTED]:
+        raise BadEngine(f"nothing went wrong, but the trace says {run.trace}")
+    if name in CANCELLING and not counts[Outcome.CANCELLED]:
+        raise BadEngine(f"nothing was cancelled: {run.trace}")
+
+
+def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> None:
+    """The run ends where it should in spite of faults, and no job with a fault is used."""
+    options = {"job_timeout": 2.0} if Fault.HANG in faults.values() else {}
+    run = _train(setting, METHODS[name], faults, Bowl(40), **options)
+    outcome = run.trace.jobs.outcome
+    used = [job for job in faults if Outcome(outcome[job]).arrived]
+    if used:
+        raise BadEngine(f"jobs {used} had faults ({[faults[job].value for job in used]}), but were used")
+    # A job may go with its worker, or be cancelled, before its own fault happens; most do not.
+    for fault in set(faults.values()):
+        if not any(outcome[job] == OUTCOMES[fault] for job in faults if faults[job] is fault):
+            raise BadEngine(f"no job with the fault {fault.value!r} ended as {OUTCOMES[fault].name}: {run.trace}")
+    deaths = sum(fault in (Fault.KILL, Fault.HANG) for fault in faults.values())
+    most = len(run.trace) if options else deaths  # on a busy machine a time-out also hits those who only wait
+    if deaths and not 1 <= run.faults.deaths <= most:
+        raise BadEngine(f"{run.faults.deaths} deaths were counted where there were up to {most}")
+
+
+def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: Any, **options: Any) -> TrainingRun:
+    from asyncsgd.run import replay, train
+
+    faulty = setting.task(faults, task)
+    directory = setting.folder / "run"
+    engine = Watched.of(setting.make(WORKERS, **options))
+    with faulty.armed():
+        run = train(
+            faulty,
+            method,
+            engine=engine,
+            iterations=ITERATIONS,
+            directory=directory,
+            max_failures=1_000_000,
+            progress=False,
+        )
+    if run.trace.iterations != ITERATIONS:
+        raise BadEngine(f"the run has {run.trace.iterations} iterations, not {ITERATIONS}")
+    again = replay(directory)  # raises at the first job that differs
+    if again.compared != ITERATIONS or not again.model_compared or again.x.tobytes() != run.x.tobytes():
+        raise BadEngine(f"the replay is another run: {again}")
+    return run
+
+
+# ---------------------------------------------------------------------------------------------- by name
+
+
+def _every(fault: Fault, first: int, step: int, last: int) -> dict[int, Fault]:
+    return dict.fromkeys(range(first, last, step), fault)
+
+
+KILLS = _every(Fault.KILL, 7, 17, 100)
+HANGS = {11: Fault.HANG, 40: Fault.HANG}
+RUBBISH = {
+    **_every(Fault.RAISE, 3, 9, 100),
+    **_every(Fault.NAN, 4, 18, 100),
+    **_every(Fault.INFINITE, 5, 18, 100),
+    **_every(Fault.SHORT, 13, 18, 100),
+    **_every(Fault.DTYPE, 14, 18, 100),
+}
+
+WITH_METHODS: dict[str, Callable[[Setting], None]] = {
+    f"train with {name}": partial(with_method, name) for name in METHODS
+}
+FAULTY = ("async_sgd", "minibatch_sgd", "federated_async_sgd", "over_selection", "ringmaster", "mifa")
+WITH_RUBBISH: dict[str, Callable[[Setting], None]] = {
+    f"train with {name} and rubbish": partial(with_faults, name, RUBBISH) for name in FAULTY
+}
+WITH_KILLS: dict[str, Callable[[Setting], None]] = {
+    f"train with {name} and kills": partial(with_faults, name, {**RUBBISH, **KILLS}) for name in FAULTY
+}
+WITH_HANGS: dict[str, Callable[[Setting], None]] = {
+    "train with federated_async_sgd and hangs": partial(with_faults, "federated_async_sgd", HANGS)
+}

@@ -1,0 +1,274 @@
+"""Crews with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from engines.inline import ABILITIES, Inline, InlineCrew
+
+from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Joined, Left, Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines import Processes
+from asyncsgd.engines.base import Crew, Engine, Failed, Report
+from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.member import AHEAD, Member
+from asyncsgd.engines.processes.messages import JOB
+from asyncsgd.tasks.base import Task
+from asyncsgd.testing import Abilities
+
+# ---------------------------------------------------------------------------------------------- without processes
+
+
+class ReportsTwice(InlineCrew):
+    def poll(self, timeout: float) -> list[Report]:
+        reports = super().poll(timeout)
+        return [*reports, *(report for report in reports if isinstance(report, Arrived) and report.job == 3)]
+
+
+class Reorders(InlineCrew):
+    def poll(self, timeout: float) -> list[Report]:
+        return super().poll(timeout)[::-1]
+
+
+class LosesAJob(InlineCrew):
+    def poll(self, timeout: float) -> list[Report]:
+        return [report for report in super().poll(timeout) if getattr(report, "job", 0) != 2]
+
+
+class LosesTheLastJob(InlineCrew):
+    def poll(self, timeout: float) -> list[Report]:
+        return [report for report in super().poll(timeout) if getattr(report, "job", 0) != 19]
+
+
+class OverwritesAnUpdate(InlineCrew):
+    out: Vector | None = None
+
+    def compute(self, assign: Assign) -> Report:
+        report = super().compute(assign)
+        if isinstance(report, Arrived):
+            if self.out is None:
+                self.out = np.empty_like(report.update)
+            self.out[:] = report.update
+            return replace(report, update=self.out)
+        return report
+
+    def poll(self, timeout: float) -> list[Report]:
+        return super().poll(timeout)[:1] or []
+
+    def execute(self, command: Command) -> None:
+        super().execute(command)
+        if self.out is not None:  # a worker that is given a job begins at once
+            self.out[:] = 7
+
+
+class NamesAnotherWorker(InlineCrew):
+    def compute(self, assign: Assign) -> Report:
+        report = super().compute(assign)
+        return replace(report, worker=0) if isinstance(report, Arrived) else report
+
+
+class ComputesAtTheNewestPoint(InlineCrew):
+    newest: Vector
+
+    def execute(self, command: Command) -> None:
+        if isinstance(command, Assign):
+            self.newest = command.point
+        super().execute(command)
+
+    def compute(self, assign: Assign) -> Report:
+        return super().compute(replace(assign, point=self.newest))
+
+
+class DrawsAnotherSeed(InlineCrew):
+    def compute(self, assign: Assign) -> Report:
+        return super().compute(replace(assign, job=replace(assign.job, seed=assign.job.seed ^ 1)))
+
+
+class ChecksNothing(InlineCrew):
+    def compute(self, assign: Assign) -> Report:
+        job = assign.job
+        try:
+            return Arrived(job.id, self.task.update(assign.point, job.worker, job.seed), job.worker, checked=True)
+        except RuntimeError:
+            return super().compute(assign)
+
+
+class TellsNoTraceback(InlineCrew):
+    def compute(self, assign: Assign) -> Report:
+        report = super().compute(assign)
+        return replace(report, error="it failed") if isinstance(report, Failed) else report
+
+
+class ReportsRetired(InlineCrew):
+    def retire(self, worker: int) -> None:
+        pass
+
+
+class TakesJobsForTheAbsent(InlineCrew):
+    def execute(self, command: Command) -> None:
+        self.here.add(command.job.worker)
+        super().execute(command)
+
+
+class JoinsTwice(InlineCrew):
+    said = False
+
+    def poll(self, timeout: float) -> list[Report]:
+        reports = super().poll(timeout)
+        if not reports and not self.said:
+            self.said = True
+            return [Joined(0)]
+        return reports
+
+
+class IgnoresCancel(InlineCrew):
+    def execute(self, command: Command) -> None:
+        if isinstance(command, Assign):
+            super().execute(command)
+
+
+# ---------------------------------------------------------------------------------------------- with processes
+
+
+class PlacesInTurn(ProcessCrew):
+    """A worker's two places for updates are used in turn, whether or not the next one is free."""
+
+    def _send(self, member: Member) -> None:
+        while member.waiting and member.free and member.ready:
+            job, slot = member.waiting.popleft()
+            member.free.pop()
+            turn = getattr(member, "turn", 0)
+            place = member.places[turn]
+            member.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
+            if not member.sent:
+                member.since = time.monotonic()
+            member.sent[job.id] = place
+            os.write(member.inbox, JOB.pack(job.id, job.seed, slot, place))
+
+
+class ForgetsLeft(ProcessCrew):
+    def poll(self, timeout: float) -> list[Report]:
+        return [report for report in super().poll(timeout) if not isinstance(report, Left)]
+
+
+class ReplacesNobody(ProcessCrew):
+    def _fork(self, member: Member) -> None:
+        if not member.deaths:
+            super()._fork(member)
+
+
+class KeepsJobsOfTheDead(ProcessCrew):
+    """A job that was assigned before the server heard of the death is computed by the one that comes after."""
+
+    def execute(self, command: Command) -> None:
+        member = self._members[command.job.worker]
+        present, member.present = member.present, True
+        super().execute(command)
+        member.present = present
+
+
+class LeavesAndJoinsAtOnce(ProcessCrew):
+    """What was lost with a worker and what it is given anew cannot be told apart."""
+
+    held: list[Report] = []  # noqa: RUF012 - one crew at a time
+
+    def poll(self, timeout: float) -> list[Report]:
+        reports = [*self.held, *super().poll(timeout)]
+        gone = {report.worker for report in reports if isinstance(report, Left)}
+        back = {worker for report in reports if isinstance(report, Joined) for worker in report.workers}
+        type(self).held = reports if gone - back else []
+        return [] if self.held else reports
+
+
+class StopsNothing(ProcessCrew):
+    def execute(self, command: Command) -> None:
+        if isinstance(command, Cancel):
+            self._live.pop(command.job.id, None)
+        else:
+            super().execute(command)
+
+
+class LeavesProcesses(ProcessCrew):
+    left: list[ProcessCrew] = []  # noqa: RUF012 - for the test to clean up
+
+    def close(self) -> None:
+        self.left.append(self)
+
+
+class ClosesOnce(ProcessCrew):
+    closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            raise OSError("closed already")
+        self.closed = True
+        super().close()
+
+
+class NeverGivesUp(ProcessCrew):
+    def _check_times(self, now: float) -> None:
+        self._check_at = now + 1
+
+
+@dataclass(frozen=True)
+class BrokenProcesses(Processes):
+    kind: type[ProcessCrew] = ProcessCrew
+
+    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+        return self.kind(self, task, work, x)
+
+
+# ---------------------------------------------------------------------------------------------- by name
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``scenario`` is one that sees it, ``words`` what is said then."""
+
+    kind: type[Crew]
+    scenario: str
+    words: str
+
+    @property
+    def abilities(self) -> Abilities:
+        return ABILITIES if issubclass(self.kind, InlineCrew) else Abilities()
+
+    def make(self, workers: int, **options: Any) -> Engine:
+        if issubclass(self.kind, InlineCrew):
+            return Inline(workers, self.kind)
+        assert issubclass(self.kind, ProcessCrew)
+        return BrokenProcesses(workers, threads_each=1, kind=self.kind, **options)
+
+
+BUGS: dict[str, Bug] = {
+    bug.kind.__name__: bug
+    for bug in (
+        Bug(ReportsTwice, "order", "job 3 was reported, but it had ended: arrived"),
+        Bug(Reorders, "order", "not first in, first out"),
+        Bug(LosesAJob, "order", "job 3 of worker 0 was reported before job 2"),
+        Bug(LosesTheLastJob, "order", "waited 3 s in vain for jobs .* to be reported"),
+        Bug(OverwritesAnUpdate, "train with async_sgd", "was overwritten before the next poll"),
+        Bug(NamesAnotherWorker, "order", "was reported by worker 0, but given to worker 1"),
+        Bug(ComputesAtTheNewestPoint, "order", "is not what the task computes at its point"),
+        Bug(DrawsAnotherSeed, "train with mifa", "ReplayDiffers: job 0 of worker 0"),
+        Bug(ChecksNothing, "rejection", "job 0 came with checked=True, but"),
+        Bug(TellsNoTraceback, "exceptions", "its traceback is not in 'it failed'"),
+        Bug(ReportsRetired, "retiring", "it had ended: of a retired worker"),
+        Bug(TakesJobsForTheAbsent, "joining", "given to a worker that was not there"),
+        Bug(JoinsTwice, "joining", "worker 0 joined twice"),
+        Bug(IgnoresCancel, "train with over_selection", "it had ended: cancelled"),
+        Bug(PlacesInTurn, "updates stay", "was overwritten before the next poll|is not what the task computes"),
+        Bug(ForgetsLeft, "killed", "the list does not say that it left"),
+        Bug(ReplacesNobody, "killed", "waited 3 s in vain for worker 0 to be replaced"),
+        Bug(KeepsJobsOfTheDead, "killed", "given to a worker that was not there"),
+        Bug(LeavesAndJoinsAtOnce, "killed", "worker 0 joined again in the list that says that it left"),
+        Bug(StopsNothing, "cancelling", "waited 3 s in vain for jobs"),
+        Bug(LeavesProcesses, "closing", "lives on after close"),
+        Bug(ClosesOnce, "closing", "OSError: closed already"),
+        Bug(NeverGivesUp, "hung", "waited 3 s in vain for worker 0 to leave"),
+    )
+}

@@ -1,0 +1,56 @@
+"""Tasks with habits, in a module that workers can import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.events import Vector
+from asyncsgd.engines.processes import worker as module
+from asyncsgd.testing.bench import Bowl
+from asyncsgd.testing.faults import job_seed
+
+
+class Awkward(Bowl):
+    """Job 0 fails, and its worker waits at a gate before it writes down why."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.gate = folder / f"gate-{job_seed(0, 0)}"
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        if seed == job_seed(0, 0):
+            write = module._leave_note
+
+            def slowly(place: module.Place, target: int, text: str) -> None:
+                self.gate.read_bytes()
+                write(place, target, text)
+
+            module._leave_note = slowly
+            raise RuntimeError
+        return super().update(x, worker, seed)
+
+
+class Spinning(Bowl):
+    """Computes for a while."""
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        end = time.perf_counter() + 0.002
+        while time.perf_counter() < end:
+            pass
+        return super().update(x, worker, seed)
+
+
+class Employer(Bowl):
+    """Starts a process as it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hires = True
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.hired = subprocess.Popen([sys.executable, "-c", "pass"])

@@ -1,0 +1,41 @@
+"""Every engine passes `check_engine`; every bug of bugs.py is caught by it, by name."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from engines.bugs import BUGS, LeavesProcesses
+from engines.inline import ABILITIES, Inline, InlineCrew, UncheckedCrew
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.testing import SCENARIOS, BadEngine, check_engine
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_processes(scenario: str) -> None:
+    check_engine(asgd.engines.processes, only=scenario)
+
+
+@pytest.mark.parametrize("kind", [InlineCrew, UncheckedCrew])
+def test_an_engine_of_few_abilities(kind: type[InlineCrew]) -> None:
+    """What it cannot do is not asked of it; the rest is. The server may check updates in the engine's place."""
+    check_engine(partial(Inline, kind=kind), abilities=ABILITIES)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_bug_is_caught(name: str) -> None:
+    bug = BUGS[name]
+    try:
+        with pytest.raises(BadEngine, match=rf"^{bug.scenario}: .*({bug.words})"):
+            check_engine(bug.make, abilities=bug.abilities, only=bug.scenario, patience=3)
+    finally:
+        for crew in LeavesProcesses.left:
+            super(LeavesProcesses, crew).close()
+        LeavesProcesses.left.clear()
+
+
+def test_the_scenario_must_exist() -> None:
+    with pytest.raises(BadParameter, match="only = 'nothing' is no scenario; name one of joining, order"):
+        check_engine(asgd.engines.processes, only="nothing")

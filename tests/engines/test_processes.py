@@ -1,0 +1,219 @@
+"""What only the processes engine does: its nursery, its places for updates, pretended slowness."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines.tasks import Awkward, Spinning
+
+import asyncsgd as asgd
+from asyncsgd.core.events import Arrived, Joined, Left, Lost
+from asyncsgd.core.server import Server
+from asyncsgd.core.work import Gradient
+from asyncsgd.engines import Died, EngineError, Failed, processes
+from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.testing import Abilities, Fault
+from asyncsgd.testing.bench import Bench, Bowl, Setting
+from asyncsgd.testing.faults import Gate, job_seed
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(processes, Abilities(), 60.0, tmp_path)
+
+
+def inner(bench: Bench) -> ProcessCrew:
+    crew = bench.crew._crew
+    assert isinstance(crew, ProcessCrew)
+    return crew
+
+
+def nursery(crew: ProcessCrew) -> int:
+    return crew._line._process.pid
+
+
+def kill_workers(folder: Path, worker: int) -> None:
+    """From outside; those that were before are gone already."""
+    for mark in folder.glob(f"process-{worker}-*"):
+        try:
+            os.kill(int(mark.name.rpartition("-")[2]), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def test_concurrency_is_restored(tmp_path: Path) -> None:
+    """With a server on top: a worker dies, and a moment later as many jobs are in flight as before."""
+    with playing(4, {9: Fault.KILL}, tmp_path) as (server, crew):
+        deaths = back = 0
+        assert run_until(server, crew, lambda: server.concurrency == 4)
+        while not back:
+            for report in crew.poll(1.0):
+                deaths += isinstance(report, Died)
+                back += deaths > 0 and isinstance(report, Joined)
+                handle(server, crew, report)
+        assert deaths == 1
+        assert server.concurrency == 4
+        assert len(server.workers) == 4
+        reached = server.iteration + 50
+        assert run_until(server, crew, lambda: server.iteration >= reached)
+
+
+@contextmanager
+def playing(workers: int, faults: dict[int, Fault], folder: Path) -> Iterator[tuple[Server, Any]]:
+    task = Setting(processes, Abilities(), 60.0, folder).task(faults)
+    with task.armed(), processes(workers).start(task, Gradient(), task.initial()) as crew:
+        yield Server(task.initial(), asgd.async_sgd(0.1), 0, crew.allocate), crew
+
+
+def handle(server: Server, crew: Any, report: Any) -> None:
+    if isinstance(report, Failed):
+        report = Lost(report.job)
+    if not isinstance(report, Died):
+        for command in server.handle(report):
+            crew.execute(command)
+
+
+def run_until(server: Server, crew: Any, done: Any) -> bool:
+    while not done():
+        for report in crew.poll(1.0):
+            handle(server, crew, report)
+    return True
+
+
+def test_killed_from_outside_while_idle(setting: Setting) -> None:
+    with setting.bench(2) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0) + bench.give(1))
+        kill_workers(setting.folder, 0)
+        bench.until_left(0)
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 3))
+
+
+def test_a_killed_nursery_comes_back_with_all_workers(setting: Setting) -> None:
+    with setting.bench(3, {0: Fault.WAIT}) as bench:
+        bench.until_all_there()
+        bench.give(0, 3)
+        bench.give(1, 3)
+        bench.until_begun(0)
+        bench.until_ended([3, 4, 5])
+        before = nursery(inner(bench))
+        os.kill(before, signal.SIGKILL)
+        for worker in range(3):
+            bench.until_left(worker)
+        bench.until_all_there()
+        assert nursery(inner(bench)) != before
+        jobs = [job for worker in range(3) for job in bench.give(worker, 3)]
+        bench.until_ended(jobs)
+        for job in jobs:
+            bench.expect(job, "arrived")
+        for job in (0, 1, 2):
+            bench.expect(job, "gone with its worker")
+
+
+def test_a_killed_nursery_while_a_retired_worker_stays_away(setting: Setting) -> None:
+    with setting.bench(2) as bench:
+        bench.until_all_there()
+        bench.crew.retire(0)
+        os.kill(nursery(inner(bench)), signal.SIGKILL)
+        bench.until_left(1)
+        bench.until(lambda: bench.ledger.present == {1}, "worker 1 to be back")
+        bench.until_ended(bench.give(1, 3))
+
+
+def test_whoever_dies_again_and_again_ends_it(setting: Setting) -> None:
+    with setting.bench(2, dict.fromkeys(range(20), Fault.KILL)) as bench:
+        bench.until_all_there()
+
+        def dying() -> bool:
+            for worker in bench.ledger.present:
+                if not bench.ledger.queues[worker]:
+                    bench.give(worker)
+            return False
+
+        with pytest.raises(EngineError, match="died 5 times in a row without finishing a job: at last it was killed"):
+            bench.until(dying, "the end")
+
+
+def test_a_worker_that_hangs_again_and_again_is_named_for_it(setting: Setting) -> None:
+    with setting.bench(1, dict.fromkeys(range(20), Fault.HANG), job_timeout=0.05) as bench:
+        bench.until_all_there()
+
+        def hanging() -> bool:
+            if bench.ledger.present and not bench.ledger.queues[0]:
+                bench.give(0)
+            return False
+
+        with pytest.raises(EngineError, match=r"at last it was killed, because its job \d took more than 0\.05 s"):
+            bench.until(hanging, "the end")
+
+
+def test_a_cancel_in_the_middle_of_an_error_does_not_kill(setting: Setting) -> None:
+    """The job fails, and is cancelled while its traceback is being written."""
+    gate = Gate(setting.folder, job_seed(0, 0))
+    with setting.bench(1, task=Awkward(setting.folder)) as bench:
+        bench.until_all_there()
+        bench.give(0, 2)
+        bench.until(gate.has_begun, "job 0 to fail")
+        bench.cancel(0)
+        [worker] = bench.task.processes
+        os.kill(worker, signal.SIGUSR1)  # as the cancel does, but it is there for sure before the gate opens
+        gate.open()
+        bench.until_ended([1])
+        bench.expect(1, "arrived")
+        assert not any(isinstance(report, Died | Left | Failed) for report in bench.reports)
+
+
+def test_two_errors_have_their_own_words(setting: Setting) -> None:
+    """Both are at the worker at once, so that the second is written while the first waits to be read."""
+    faults = {job: Fault.RAISE if job % 2 else Fault.EXIT for job in range(20)}
+    with setting.bench(1, faults) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 20))
+        words = {report.job: report.error.splitlines()[-1] for report in bench.reports if isinstance(report, Failed)}
+        assert words == {
+            job: "RuntimeError: worker 0 fails on purpose" if job % 2 else "SystemExit: worker 0 exits on purpose"
+            for job in range(20)
+        }
+
+
+def test_pretended_seconds() -> None:
+    """Counted in jobs, not by a clock: whoever takes ten times as long does far fewer."""
+    engine = processes(2, seconds=[0.01, 0.1])
+    run = asgd.train(Bowl(), asgd.async_sgd(0.1), engine=engine, iterations=80, progress=False)
+    fast, slow = np.bincount(run.trace.worker, minlength=2)
+    assert slow >= 1
+    assert fast > 3 * slow
+
+
+def test_pretended_slowdown() -> None:
+    engine = processes(2, slowdown={1: 30})
+    run = asgd.train(Spinning(), asgd.async_sgd(0.1), engine=engine, iterations=150, progress=False)
+    fast, slow = np.bincount(run.trace.worker, minlength=2)
+    assert fast > 3 * slow
+
+
+def test_the_task_may_have_processes_of_its_own(setting: Setting) -> None:
+    """Loading it starts a process, whose end the nursery must not take for that of a worker."""
+    from engines.tasks import Employer
+
+    with setting.bench(2, task=Employer()) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 3) + bench.give(1, 3))
+        assert not any(isinstance(report, Died) for report in bench.reports)
+
+
+def test_an_update_is_in_place(setting: Setting) -> None:
+    """Large updates are handed over where they are: no copy of them is made on the way."""
+    with setting.bench(1) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0))
+        [report] = [report for report in bench.reports if isinstance(report, Arrived)]
+        assert not report.update.flags.owndata

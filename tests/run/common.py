@@ -1,0 +1,64 @@
+"""Short runs, and what must be true of every one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from engines.inline import Inline
+
+import asyncsgd as asgd
+from asyncsgd.core.method import Method
+from asyncsgd.run import Listener, TrainingRun
+from asyncsgd.run.configuration import journal
+from asyncsgd.testing.bench import Bowl
+
+METHOD = asgd.async_sgd(0.05)
+
+
+def train(directory: Path | None, iterations: int = 60, method: Method = METHOD, **options: Any) -> TrainingRun:
+    """Without an engine of its own: one that starts no process, as most of what is tested here needs none."""
+    given = {"engine": Inline(2), "progress": False, "every": 10, "checkpoint_every": 20, **options}
+    return asgd.train(given.pop("task", Bowl()), method, iterations=iterations, directory=directory, **given)
+
+
+def sound(run: TrainingRun, iterations: int) -> None:
+    """The delays add up, no job was used twice, and a replay gives the same bits."""
+    assert run.trace.iterations == iterations
+    run.trace.check(early=run.method.dispatch.early)
+    assert len(np.unique(run.trace.job)) == iterations
+    assert run.directory is not None
+    again = asgd.replay(run.directory)
+    assert again.compared == iterations
+    assert again.model_compared
+    assert again.x.tobytes() == run.x.tobytes()
+
+
+def events(directory: Path, name: str) -> list[dict[str, Any]]:
+    return [row for row in journal(directory) if row["event"] == name]
+
+
+class Notes(Listener):
+    """Remembers everything."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def started(self, config: Any) -> None:
+        self.calls.append(("started", config))
+
+    def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
+        self.calls.append(("measured", iteration))
+
+    def progressed(self, status: Any) -> None:
+        self.calls.append(("progressed", status))
+
+    def noted(self, message: str) -> None:
+        self.calls.append(("noted", message))
+
+    def ended(self, run: Any) -> None:
+        self.calls.append(("ended", run))
+
+    def of(self, kind: str) -> list[Any]:
+        return [what for name, what in self.calls if name == kind]

@@ -1,0 +1,64 @@
+"""Tasks that go wrong by themselves, in a module that workers can import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.events import Vector
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.testing.bench import Bowl
+
+
+class Failing(Bowl):
+    """Raises in every job from this one on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        seeds = derive(0, JOB)
+        self.good = {output(seeds, job) for job in range(min(after, 100_000))}
+        self.all = after > 100_000
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        if seed > 1000 and not self.all and seed not in self.good:
+            raise RuntimeError(f"the data have ended at {seed}")
+        return super().update(x, worker, seed)
+
+
+class Rubbish(Bowl):
+    """One worker, or all, send NaN."""
+
+    def __init__(self, worker: int | None) -> None:
+        super().__init__()
+        self.worker = worker
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        if self.worker in (None, worker):
+            return np.full_like(x, np.nan)
+        return super().update(x, worker, seed)
+
+
+class Exploding(Bowl):
+    """The loss is infinite below a value."""
+
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        loss = super().evaluate(x)["loss"]
+        return {"loss": loss if loss > self.at else np.inf}
+
+
+class Fickle(Bowl):
+    """Cannot be evaluated a second time."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.left = at
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        self.left -= 1
+        return {"loss": 1 / self.left}

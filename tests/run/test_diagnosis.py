@@ -1,0 +1,93 @@
+"""Why does it not learn? What the record says, and that it says so only where it is so."""
+
+import numpy as np
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd.run.diagnosis import diagnose, estimate_smoothness
+from asyncsgd.run.faults import Faults
+
+
+def look(method, durations=(1.0, 1.0, 1.0, 1.0), iterations=400, faults=None, **task):
+    problem = asgd.tasks.quadratic(dim=8, workers=len(durations), **task)
+    run = asgd.simulate(problem, method, asgd.durations.fixed(durations), iterations=iterations, every=iterations)
+    return diagnose(run.trace, run.metrics, method, problem, run.x, faults or Faults())
+
+
+def words(lines):
+    return "\n".join(lines)
+
+
+def test_a_run_that_learns_has_facts_and_no_problems():
+    seen = look(asgd.delay_adaptive(0.05))
+    assert seen.problems == ()
+    assert "3 on average" in seen.facts[0] or "2.9" in seen.facts[0]
+    assert "4 jobs in flight" in seen.facts[0]
+    assert "each of the 4 workers gave the same share" in words(seen.facts)
+
+
+def test_l_is_found_on_a_quadratic():
+    task = asgd.tasks.quadratic(dim=8, eigenvalues=(1.0, 5.0), workers=3, noise=0.3)
+    assert estimate_smoothness(task, task.initial(), [0, 1, 2]) == pytest.approx(5.0, rel=0.02)
+    assert task.smoothness == pytest.approx(5.0)
+
+
+def test_the_safe_step_is_that_of_the_theorem():
+    seen = look(asgd.async_sgd(0.05), noise=0.1)
+    assert seen.smoothness == pytest.approx(2.0, rel=0.02)
+    assert seen.safe_step == pytest.approx(1 / (2 * seen.smoothness * np.sqrt(4 * 3)))
+    adaptive = look(asgd.delay_adaptive(0.05), noise=0.1)
+    assert adaptive.safe_step == pytest.approx(1 / (4 * adaptive.smoothness * 4))
+
+
+def test_a_step_that_is_too_large_or_too_small():
+    task = asgd.tasks.quadratic(dim=8, workers=4, noise=0.1)
+    run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
+    grown = {**run.metrics, "loss": np.array([1.0, 50.0])}
+    large = diagnose(run.trace, grown, asgd.async_sgd(5.0), task, run.x, Faults())
+    assert "the loss grew: from 1 to 50" in words(large.problems)
+    assert "the step is too large: try stepsize=0.07" in words(large.problems)
+    flat = {**run.metrics, "loss": np.array([1.0, 0.999])}
+    small = diagnose(run.trace, flat, asgd.async_sgd(1e-6), task, run.x, Faults())
+    assert "hardly changed" in words(small.problems)
+    assert "needlessly small" in words(small.problems)
+    fine = diagnose(run.trace, run.metrics, asgd.async_sgd(5.0), task, run.x, Faults())
+    assert fine.problems == (), "a large step that learns is no problem"
+
+
+def test_a_straggler_with_a_constant_step():
+    seen = look(asgd.async_sgd(0.01), durations=(1.0, 1.0, 1.0, 100.0), iterations=2000)
+    assert "worker 3 is far behind" in words(seen.problems)
+    assert "far behind" not in words(look(asgd.delay_adaptive(0.01), (1.0, 1.0, 1.0, 100.0), 2000).problems)
+
+
+def test_too_many_dropped():
+    seen = look(asgd.delay_adaptive(0.01, rule="drop", threshold=2), durations=(1.0,) * 8)
+    assert "of the updates were dropped" in words(seen.problems)
+    assert "twice the concurrency (16)" in words(seen.problems)
+
+
+def test_who_dominates_matters_where_data_differ():
+    with pytest.warns(asgd.BiasWarning):
+        biased = look(asgd.async_sgd(0.01), durations=(1.0, 8.0, 8.0), heterogeneity=1.0)
+    assert "worker 0 dominates" in words(biased.problems)
+    assert "dominates" not in words(look(asgd.async_sgd(0.01), durations=(1.0, 8.0, 8.0)).problems)
+
+
+def test_code_that_raises_here_costs_no_run():
+    class Elsewhere:
+        def initial(self):
+            return np.zeros(3)
+
+        def update(self, x, worker, seed):
+            raise OSError("only on the cluster")
+
+    run = asgd.simulate(asgd.tasks.quadratic(dim=3), asgd.async_sgd(0.1), asgd.durations.fixed([1.0]), iterations=10)
+    seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Elsewhere(), run.x, Faults())
+    assert "only on the cluster" in words(seen.facts)
+    assert seen.safe_step is None
+
+
+def test_faults_are_told():
+    seen = look(asgd.async_sgd(0.05), faults=Faults(rejected=1, exceptions=2, deaths=3, retired=(1,)))
+    assert "3 workers replaced, 2 exceptions in your code, without worker 1 at the end" in words(seen.facts)

@@ -1,0 +1,282 @@
+"""One call of `train`: where it ends, what it says, what it does when workers or the model go wrong."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run.common import METHOD, Notes, events, sound, train
+from run.tasks import Exploding, Failing, Fickle, Rubbish
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Outcome
+from asyncsgd.engines import EngineError, processes
+from asyncsgd.run import WorkersFailed, checkpoint
+from asyncsgd.testing import AtJobs, Fault, FaultyTask
+from asyncsgd.testing.bench import Bowl
+
+
+def saved(directory: Path) -> list[int]:
+    return [int(path.stem) for path in checkpoint.listed(directory / "checkpoints")]
+
+
+# ---------------------------------------------------------------------------------------------- the end
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    run = train(tmp_path, iterations=200, engine=processes(2))
+    assert run.metrics["loss"][-1] < 0.1 * run.metrics["loss"][0]
+    assert run.metrics["iteration"].tolist() == list(range(0, 201, 10))
+    assert (np.diff(run.metrics["time"]) >= 0).all()
+    assert run.reached
+    assert run.diverged is None
+    assert run.seconds > 0
+    sound(run, 200)
+
+
+def test_until_a_target(tmp_path: Path) -> None:
+    run = train(tmp_path, iterations=100_000, until="loss <= 25")
+    assert run.reached
+    assert run.trace.iterations < 1000
+    assert run.metrics["loss"][-1] <= 25 < run.metrics["loss"][-2]
+    sound(run, run.trace.iterations)
+    again = train(tmp_path, iterations=100_000, until="loss <= 25", resume=True)  # it is there already
+    assert again.reached
+    assert again.trace.iterations == run.trace.iterations
+    further = train(tmp_path, iterations=100_000, until="loss <= 10", resume=True)
+    assert further.trace.iterations > run.trace.iterations
+    sound(further, further.trace.iterations)
+
+
+def test_a_target_that_is_missed() -> None:
+    run = train(None, until="loss < 0")
+    assert not run.reached
+    assert run.trace.iterations == 60
+
+
+@pytest.mark.parametrize("until", ["loss", "loss = 3", "loss <= soon", "<= 3", "loss <= nan"])
+def test_a_target_that_is_none(tmp_path: Path, until: str) -> None:
+    with pytest.raises(BadParameter, match=r"until = .* is no target; write a metric"):
+        train(tmp_path / "run", until=until)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_target_that_is_not_measured() -> None:
+    with pytest.raises(BadParameter, match="until = 'accuracy' is not among the task's metrics; name one of: loss"):
+        train(None, until="accuracy > 1")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"iterations": 0}, "iterations = 0"),
+        ({"keep": 0}, "keep = 0"),
+        ({"max_failures": 0}, "max_failures = 0"),
+        ({"every": 0}, "every = 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every = 0"),
+        ({"checkpoint_seconds": 0}, "checkpoint_seconds = 0"),
+        ({"seed": 1.5}, "seed = 1.5"),
+        ({"method": asgd.over_selection(0.1, goal=5)}, "goal = 5 can never be reached by 2 workers"),
+    ],
+)
+def test_wrong_parameters(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        train(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------------------------------- going on
+
+
+def test_a_finished_run_goes_on(tmp_path: Path) -> None:
+    first = train(tmp_path, iterations=50)
+    same = train(tmp_path, iterations=50, resume=True)
+    assert same.trace.iterations == 50
+    assert same.x.tobytes() == first.x.tobytes()
+    more = train(tmp_path, iterations=120, resume=True, engine=processes(3))
+    sound(more, 120)
+    # What was in flight at the end was lost with its workers; everything before is as it was.
+    assert more.trace.worker[:50].tolist() == first.trace.worker.tolist()
+    assert set(more.trace.worker[50:].tolist()) <= {0, 1, 2}
+    flying = first.trace.jobs.job[first.trace.jobs.in_flight]
+    assert (more.trace.jobs.outcome[flying] == Outcome.LOST).all()
+    assert more.metrics["iteration"].tolist() == list(range(0, 121, 10))
+    assert more.seconds > same.seconds >= first.seconds
+
+
+def test_the_clock_goes_on(tmp_path: Path) -> None:
+    first = train(tmp_path, iterations=30)
+    more = train(tmp_path, iterations=60, resume=True)
+    assert (np.diff(more.trace.time) >= 0).all()
+    assert more.trace.time[30] > first.trace.time[29]
+
+
+def test_methods_with_memories_go_on(tmp_path: Path) -> None:
+    methods = {
+        "fedbuff": asgd.fedbuff(0.5, concurrency=4, buffer=7),
+        "mifa": asgd.mifa(0.05),
+        "adam": asgd.async_sgd(0.01).using(optimizer=asgd.methods.adam()),
+        "early": asgd.federated_async_sgd(0.05, concurrency=5, early=True),
+    }
+    for name, method in methods.items():
+        train(tmp_path / name, iterations=33, method=method)
+        sound(train(tmp_path / name, iterations=60, method=method, resume=True), 60)
+
+
+def test_other_threads_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay uses for every part of the run as many threads as its workers had."""
+    train(tmp_path, iterations=20, engine=processes(2, threads=1))
+    train(tmp_path, iterations=40, engine=processes(2, threads=3), resume=True)
+    train(tmp_path, iterations=60, engine=processes(2, threads=2), resume=True)
+    used: list[int | None] = []
+    monkeypatch.setattr(sys.modules["asyncsgd.run.replay"], "limited", lambda number: nullcontext(used.append(number)))
+    asgd.replay(tmp_path)
+    assert used == [1, 3, 2]
+
+
+def test_a_mended_task_is_the_one_that_is_replayed(tmp_path: Path) -> None:
+    """The run stops at an exception; resumed with a task without it, it can be replayed as a whole."""
+    with pytest.raises(WorkersFailed):
+        train(tmp_path, iterations=300, task=Failing(after=200))
+    run = train(tmp_path, iterations=300, task=Failing(after=10**9), resume=True)
+    sound(run, 300)
+
+
+# ---------------------------------------------------------------------------------------------- listeners
+
+
+def test_listeners_hear_everything(tmp_path: Path) -> None:
+    notes = Notes()
+    run = train(tmp_path, iterations=60, listeners=[notes])
+    kinds = [kind for kind, _ in notes.calls]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "ended"
+    assert notes.of("measured") == list(range(0, 61, 10))
+    assert notes.of("ended") == [run]
+    assert notes.of("started")[0]["iterations"] == 60
+    status = notes.of("progressed")[0]
+    assert status.iterations == 60
+    assert 0 <= status.iteration <= 60
+    assert status.maximum_delay >= status.average_delay >= 0
+
+
+def test_a_listener_that_raises_ends_the_run(tmp_path: Path) -> None:
+    class Bad(Notes):
+        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
+            if iteration == 30:
+                raise ZeroDivisionError("in the listener")
+
+    with pytest.raises(ZeroDivisionError, match="in the listener"):
+        train(tmp_path, listeners=[Bad()])
+    sound(train(tmp_path, resume=True), 60)
+
+
+# ---------------------------------------------------------------------------------------------- divergence
+
+
+def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    run = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoint_every=1)
+    assert run.diverged is not None
+    assert np.isnan(run.x).all()
+    assert events(tmp_path, "diverged")
+    assert saved(tmp_path)
+    for path in checkpoint.listed(tmp_path / "checkpoints"):
+        state = checkpoint.read(path).state
+        points = state["update"]["points"]
+        assert np.isfinite(points["live"][points["current"]]).all()
+    assert run.trace.iterations < 1000
+
+
+def test_a_model_that_is_infinite_before_it_is_measured(tmp_path: Path) -> None:
+    """All updates are refused then, every worker is retired, and that is seen for what it is."""
+    method = asgd.async_sgd(1e200)
+    run = train(tmp_path, 10**6, method, every=10**6, checkpoint_every=1, engine=processes(2))
+    assert run.diverged is not None
+    assert run.faults.retired == (0, 1)
+    for path in checkpoint.listed(tmp_path / "checkpoints"):
+        points = checkpoint.read(path).state["update"]["points"]
+        assert np.isfinite(points["live"][points["current"]]).all()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run() -> None:
+    run = train(None, task=Exploding(at=25.0), iterations=100_000)
+    assert run.diverged is not None
+    assert run.metrics["loss"][-1] < np.inf
+
+
+# ---------------------------------------------------------------------------------------------- faults
+
+
+def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> None:
+    notes = Notes()
+    with pytest.raises(WorkersFailed, match=r"worker \d failed 3 times in a row, at last with Runtime") as told:
+        train(tmp_path, iterations=300, task=Failing(after=100), listeners=[notes], engine=processes(2))
+    assert "go on with resume=True" in str(told.value)
+    assert "in update" in str(told.value)
+    shown = [note for note in notes.of("noted") if "an exception in your code" in note]
+    assert len(shown) == 1
+    assert "Traceback" in shown[0]
+    assert "worker " in shown[0]
+    [stopped] = events(tmp_path, "stopped")
+    assert saved(tmp_path)[0] == stopped["iteration"] >= 100
+    assert len(events(tmp_path, "failed")) >= 3
+    again = asgd.replay(tmp_path)  # also a run that did not come to its end
+    assert again.model_compared
+    assert again.iterations == stopped["iteration"]
+
+
+def test_exceptions_now_and_then_are_counted(tmp_path: Path) -> None:
+    task = FaultyTask(Bowl(), AtJobs(dict.fromkeys((3, 17, 30), Fault.RAISE)), tmp_path)
+    with task.armed():
+        run = train(tmp_path / "run", task=task, engine=processes(2))
+    assert run.faults.exceptions == 3
+    assert (run.trace.jobs.outcome[[3, 17, 30]] == Outcome.LOST).all()
+    sound(run, 60)
+
+
+def test_a_worker_that_sends_rubbish_is_retired(tmp_path: Path) -> None:
+    notes = Notes()
+    run = train(tmp_path, iterations=200, task=Rubbish(worker=1), engine=processes(3), listeners=[notes])
+    assert run.faults.retired == (1,)
+    assert run.faults.rejected == 3
+    assert run.trace.counts[Outcome.REJECTED] == 3
+    assert set(run.trace.worker.tolist()) == {0, 2}
+    assert any("worker 1 is retired: 3 updates in a row were rejected" in note for note in notes.of("noted"))
+    assert any("holds nan at position 0" in note for note in notes.of("noted"))
+    sound(run, 200)
+
+
+def test_rubbish_from_everybody_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(WorkersFailed, match=r"no worker is left; the last one, worker \d: 3 updates in a row"):
+        train(tmp_path, iterations=200, task=Rubbish(worker=None))
+    assert saved(tmp_path) == [0]
+
+
+@pytest.mark.parametrize("method", [METHOD, asgd.federated_async_sgd(0.05, concurrency=6), asgd.minibatch_sgd(0.05)])
+def test_retired_with_jobs_in_its_queue(tmp_path: Path, method: Any) -> None:
+    """Several bad updates of one worker can be in one list of reports; it is retired in the middle of it."""
+    run = train(tmp_path, iterations=300, task=Rubbish(worker=0), engine=processes(3), method=method, max_failures=2)
+    assert run.faults.retired == (0,)
+    assert run.faults.rejected == 2
+    sound(run, 300)
+
+
+def test_whoever_keeps_dying_ends_the_run_and_it_is_saved(tmp_path: Path) -> None:
+    task = FaultyTask(Bowl(), AtJobs(dict.fromkeys(range(100, 400), Fault.KILL)), tmp_path)
+    with task.armed(), pytest.raises(EngineError, match="died 5 times in a row without finishing a job"):
+        train(tmp_path / "run", iterations=300, task=task, engine=processes(2))
+    [stopped] = events(tmp_path / "run", "stopped")
+    assert saved(tmp_path / "run")[0] == stopped["iteration"]
+    assert 50 < stopped["iteration"] <= 100
+    sound(train(tmp_path / "run", iterations=120, task=task, resume=True), 120)
+
+
+def test_an_error_while_evaluating_is_the_users(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path, task=Fickle(at=3))
+    sound(train(tmp_path, resume=True), 60)
