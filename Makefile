@@ -6,7 +6,7 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test check bench-simulate format venv clean
+.PHONY: help demo paper test check bench-simulate bench-engines format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -18,6 +18,7 @@ paper: $(VENV)/.report ## check every claim of the paper, in a minute or two: se
 	@$(RUN) asyncsgd paper
 
 test: $(VENV)/.dev ## run all tests, on every processor
+	@[ ! -x .ci/chromium ] || .ci/chromium
 	$(RUN) pytest -n auto
 
 check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
@@ -29,6 +30,9 @@ check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
 
 bench-simulate: $(VENV)/.dev ## the simulator against C, NumPy, SimPy and torch loops, in one run
 	$(VENV)/bin/python benchmarks/simulate
+
+bench-engines: $(VENV)/.bench ## worker processes against queues, threads, torch RPC and Ray, in one run of half an hour
+	$(VENV)/bin/python benchmarks/engines
 
 format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
 	$(RUN) ruff check --fix-only
@@ -61,6 +65,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 $(VENV)/.report: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd and what draws figures"
 	@$(PIP) -c constraints.txt -e '.[report]'
+	@touch $(VENV)/.core $@
+
+$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd, PyTorch and Ray"
+	@$(PIP) -c constraints.txt -e '.[dev,torch,ray]'
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg

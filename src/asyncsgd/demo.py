@@ -59,9 +59,7 @@ def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     console.print(_table(rows, workers, slowdown))
-    console.print(
-        f"The page: {page}" if page else "For a page with pictures: pip install 'asyncsgd[report]'", soft_wrap=True
-    )
+    console.print(f"The page: {page}", soft_wrap=True)
     console.print(f"Each run is kept; for instance: asyncsgd replay {directory / 'asynchronous'}", soft_wrap=True)
 
 
@@ -206,43 +204,17 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _page(
-    runs: Mapping[str, TrainingRun], rows: list[Row], workers: int, slowdown: float, directory: Path
-) -> Path | None:
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError:
-        return None
-    from asyncsgd.report import charts
-    from asyncsgd.report.figures import figure, svg
+def _page(runs: Mapping[str, TrainingRun], rows: list[Row], workers: int, slowdown: float, directory: Path) -> Path:
+    from asyncsgd.report.compose import compose
     from asyncsgd.report.page import Page
+    from asyncsgd.report.sources import gather
+
+    def verdict(page: Page) -> None:
+        page.section("Time to the same accuracy")
+        page.table(HEADINGS, [_cells(row) for row in rows], f"scikit-learn's digits, to {TARGET:.0%} on held-out ones")
+        page.text("Predicted: from the times per gradient alone. τ: delay, in updates.", css="why")
 
     lead = (
         f"{workers} workers on this machine, the last one {slowdown:g} times slower. Nobody waits for it, or everybody."
     )
-    page = Page("asyncsgd demo", lead)
-    page.section("Time to the same accuracy")
-    page.table(HEADINGS, [_cells(row) for row in rows], f"scikit-learn's digits, to {TARGET:.0%} on held-out ones")
-    with figure() as (fig, axes):
-        charts.convergence(axes, runs, "accuracy")
-        axes.axhline(TARGET, color="#777777", linewidth=0.8, linestyle=":")
-        page.figure(svg(fig, "accuracy"), "Accuracy on held-out digits over real seconds.")
-    page.section("Who worked when")
-    begin = 3 * slowdown * JOB  # the first jobs of a process are slower than the others: libraries warm up
-    largest = max(int(run.trace.delay.max(initial=1)) for run in runs.values())
-    with figure(rows=len(runs), height=1.15 * len(runs) + 0.6, sharex=True) as (fig, axes):
-        for panel, (name, run) in zip(axes, runs.items(), strict=True):
-            colours = charts.timeline(panel, run.trace, until=2 * begin, start=begin, largest=largest)
-            panel.set_title(name, loc="left")
-        axes[-1].set_xlabel("seconds")
-        charts.delay_bar(fig, colours, axes)
-        caption = "A bar is a job; white gaps are waiting. Hatched: under way when the picture ends."
-        page.figure(svg(fig, "timeline"), caption)
-    page.section("How late the updates came")
-    with figure() as (fig, axes):
-        charts.delays(axes, {name: run.trace for name, run in runs.items()})
-        page.figure(svg(fig, "delays"), "Share of updates whose delay was at most so many updates.")
-    page.section("What the runs say about themselves")
-    for name, run in runs.items():
-        page.text(f"{name}: {'; '.join((*run.diagnosis.problems, *run.diagnosis.facts))}.")
-    return page.write(directory / "index.html")
+    return compose(gather(runs), "asyncsgd demo", lead, verdict).write(directory / "index.html")

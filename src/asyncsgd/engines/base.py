@@ -59,6 +59,7 @@ class Noted:
 
 
 Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Noted
+"""What a crew can say in ``poll``: events for the server, and what only the loop has to know."""
 
 
 class Crew(ABC):

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Outcome
 from asyncsgd.report.figures import COLOURS, INK, MARKERS
 from asyncsgd.trace import Trace
+from asyncsgd.trace.spans import spans
 
 UNDONE = "#b9c0c7"
+MANY, ROWS = 4000, 40
+"""More bars than this become pixels in a vector file; of more workers only some are named."""
 
 
 def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest: int | None = None) -> Any:
@@ -21,36 +23,31 @@ def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest:
     hatched. Returns the colours, for a colour bar.
     """
     import matplotlib as mpl
+    from matplotlib import collections
 
     jobs = trace.jobs
     largest = max(1, int(trace.delay.max(initial=0))) if largest is None else largest
     colours: Any = mpl.cm.ScalarMappable(mpl.colors.LogNorm(1, largest + 1), "viridis_r")
-    workers = np.unique(jobs.worker)
-    row_of = {int(worker): row for row, worker in enumerate(workers)}
-    free: dict[int, float] = {}
-    for k in range(len(trace)):
-        worker = int(jobs.worker[k])
-        end = float(jobs.ended_time[k])
-        end = np.inf if np.isnan(end) else end
-        begin = max(float(jobs.assigned_time[k]), free.get(worker, -np.inf))
-        free[worker] = end
-        if begin >= until or end <= start or begin >= end:
-            continue
-        arrived = Outcome(jobs.outcome[k]).arrived and end <= until
-        delay = int(jobs.ended_iteration[k] - jobs.assigned_iteration[k])
-        axes.barh(
-            row_of[worker],
-            min(end, until) - max(begin, start),
-            left=max(begin, start),
-            height=0.74,
-            color=colours.to_rgba(1 + delay) if arrived else "none",
-            edgecolor="white" if arrived else UNDONE,
-            hatch=None if arrived else "////",
-            linewidth=0.6,
-        )
-    axes.set_yticks(range(len(workers)), [f"worker {worker}" for worker in workers])
+    workers, row = np.unique(jobs.worker, return_inverse=True)
+    found = spans(trace)
+    end = np.where(jobs.in_flight, np.inf, found.end)
+    seen = (found.begin < until) & (end > start) & (found.begin < end)
+    left, right = np.maximum(found.begin, start), np.minimum(end, until)
+    corners = np.stack([np.stack([x, row + y], -1) for x in (left, right) for y in (-0.37, 0.37)], 1)[:, [0, 1, 3, 2]]
+    arrived = seen & jobs.arrived & (end <= until)
+    delay = (jobs.ended_iteration - jobs.assigned_iteration)[arrived]
+    many = int(np.count_nonzero(seen)) > MANY
+    wide = (right - left)[arrived] / (until - start) * axes.bbox.width * 72 / axes.figure.dpi  # in points
+    edges = np.clip(0.15 * wide, 0.0, 0.6)  # or the white edges would hide thin bars
+    done = {"facecolors": colours.to_rgba(1 + delay), "edgecolors": "white", "linewidths": edges, "rasterized": many}
+    undone = {"facecolors": "none", "edgecolors": UNDONE, "linewidths": 0.6, "hatch": "////"}
+    bars: Any = collections.PolyCollection
+    axes.add_collection(bars(corners[arrived], **done), autolim=False)
+    axes.add_collection(bars(corners[seen & ~arrived], **undone), autolim=False)
+    shown = range(0, len(workers), -(-len(workers) // ROWS) or 1)
+    axes.set_yticks(shown, [f"worker {workers[place]}" for place in shown])
     axes.set_xlim(start, until)
-    axes.invert_yaxis()
+    axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.grid(False)
     axes.spines[["left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from asyncsgd.trace.atomic import write_text
+
+LONG = 36
+"""Letters from which on a cell is a sentence."""
 
 
 class Page:
@@ -21,9 +26,10 @@ class Page:
     True
     """
 
-    def __init__(self, title: str, lead: str = "") -> None:
+    def __init__(self, title: str, lead: str = "", *, style: str = "", script: str = "") -> None:
         self.title = title
         self._lead = lead
+        self._style, self._script = style, script
         self._parts: list[str] = []
         self._sections: list[tuple[str, str]] = []
         self._open = False
@@ -42,19 +48,20 @@ class Page:
         self._parts.append(f'<p class="{css}">{escape(words)}</p>' if css else f"<p>{escape(words)}</p>")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
-        """A table; columns whose cells all start like numbers are set flush right."""
+        """A table; columns whose cells all start like numbers are set flush right, those of sentences get room."""
         body = [[_cell(value) for value in row] for row in rows]
         right = [all(_numeric(row[place]) for row in body) for place in range(len(headings))]
-        css = [' class="n"' if flush else "" for flush in right]
+        long = [any(len(row[place]) > LONG for row in body) for place in range(len(headings))]
+        css = [' class="n"' if flush else ' class="t"' if much else "" for flush, much in zip(right, long, strict=True)]
         head = "".join(f"<th scope=col{c}>{escape(h)}</th>" for h, c in zip(headings, css, strict=True))
         lines = "".join(
             "<tr>" + "".join(f"<td{c}>{escape(v)}</td>" for v, c in zip(row, css, strict=True)) + "</tr>"
             for row in body
         )
-        says = f"<caption>{escape(caption)}</caption>" if caption else ""
+        says = f"<caption><span>{escape(caption)}</span></caption>" if caption else ""
         self._parts.append(
             f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption or "table")}">'
-            f"<table>{says}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+            f'<table class="set">{says}<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
         )
 
     def figure(self, svg: str, caption: str) -> None:
@@ -68,17 +75,19 @@ class Page:
     def html(self) -> str:
         """The whole page."""
         self._close()
-        style = files("asyncsgd.report").joinpath("page.css").read_text("utf-8")
+        style = asset("page.css") + self._style
         links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading in self._sections)
         menu = f'<nav aria-label="sections">{links}</nav>' if len(self._sections) > 2 else ""
         lead = f'<p class="lead">{escape(self._lead)}</p>' if self._lead else ""
+        script = f"<script>{self._script}</script>" if self._script else ""
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(self._script)}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
             f"<title>{escape(self.title)}</title><style>{style}</style></head><body>"
             f"<header><h1>{escape(self.title)}</h1>{lead}{menu}</header><main>{''.join(self._parts)}</main>"
-            "<footer>Made by asyncsgd.</footer></body></html>\n"
+            f"<footer>Made by asyncsgd.</footer>{script}</body></html>\n"
         )
 
     def write(self, path: str | Path) -> Path:
@@ -89,6 +98,18 @@ class Page:
         if self._open:
             self._parts.append("</section>")
             self._open = False
+
+
+def asset(name: str) -> str:
+    """A style or a script that lies beside this module."""
+    return files("asyncsgd.report").joinpath(name).read_text("utf-8")
+
+
+def _policy(script: str) -> str:
+    """Nothing is ever fetched, and only our own script runs, whatever text from outside is on the page."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"'sha256-{digest}'" if script else "'none'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
 
 
 def _cell(value: object) -> str:

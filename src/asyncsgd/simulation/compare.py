@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import Progress
-from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.single import Run, simulate, write_report
 from asyncsgd.simulation.sweep import Recipe, Sweep, sweep, with_step
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
@@ -51,6 +52,10 @@ class Comparison:
                 }
             )
         return table
+
+    def report(self, path: str | Path = "report.html", *, title: str = "", task: Task | None = None) -> Path:
+        """Write one self-contained HTML page about all runs side by side, and return where; see ``Run.report``."""
+        return write_report(self, path, title, task)
 
 
 def compare(

@@ -27,12 +27,14 @@ def replay_core(
     after: Callable[[int, Update], bool] | None = None,
     watch: Callable[[Arrival, Vector], bool] | None = None,
     present: Callable[[int], Collection[int]] | None = None,
+    carry: Callable[[int, int, Vector], Vector] | None = None,
 ) -> tuple[Update, Weighed, Floats, int | None]:
     """(the update half of the server at the end, weights, step of every arrival, iteration of divergence or None).
 
     The same code that a real server runs, along any arrivals, for every method. ``after(iterations, update)`` may
     return True to stop; ``watch(arrival, update)`` sees every update before it is used, and may stop there too.
-    ``present(iteration)`` says who was there, where that is known.
+    ``present(iteration)`` says who was there, where that is known; ``carry(iteration, worker, update)`` gives what
+    reached the server of an update that is rounded on the way.
     """
     start = task.initial()
     check_model(start)
@@ -72,6 +74,8 @@ def replay_core(
         except NotFinite:
             ended = t
             break
+        if carry is not None:
+            g = carry(t, worker, g)
         if watch is not None and watch(arrival, g):
             break
         before = update.version

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,9 +52,27 @@ class Run:
     """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
 
     def __repr__(self) -> str:
-        end = {name: f"{values[-1]:.4g}" for name, values in self.metrics.items() if len(values)}
+        end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
         fate = "" if self.diverged is None else f", diverged at {self.diverged}"
-        return f"<{type(self).__name__} of {self.method.name}: {', '.join(f'{name} {value}' for name, value in end.items())}{fate}>"
+        return f"<{type(self).__name__} of {self.method.name}: {end}{fate}>"
+
+    def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
+        """Write one self-contained HTML page about the run, and return where.
+
+        Args:
+            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
+            title: Its heading.
+            task: What the run was of. With its constants, the page has the theorems' bounds too.
+        """
+        if path is None:
+            path = Path(getattr(self, "directory", None) or "") / "report.html"
+        return write_report(self, path, title, task)
+
+
+def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
+    """The page of runs. It is found by its name: pages lie above simulations, and few simulations want one."""
+    written: Path = import_module("asyncsgd.report").write(runs, path, title=title, task=task)
+    return written
 
 
 def simulate(

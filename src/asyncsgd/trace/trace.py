@@ -294,6 +294,12 @@ class Trace:
         """Return the jobs as a pandas DataFrame, with the outcomes in words."""
         return self.to_arrow().to_pandas()
 
+    def to_chrome(self, path: str | PathLike[str], metrics: Mapping[str, Any] | None = None) -> None:
+        """Write Chrome's trace events, for ui.perfetto.dev; ``metrics`` such as a run's become counters."""
+        from asyncsgd.trace.chrome import write
+
+        write(self, path, metrics)
+
 
 def _read_only(column: Column) -> Column:
     column.flags.writeable = False

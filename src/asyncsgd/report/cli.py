@@ -1,0 +1,32 @@
+"""What ``asyncsgd report`` does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from asyncsgd.report import compose, summary
+from asyncsgd.report.sources import gather
+
+
+def report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: bool) -> None:
+    """Write the page of these runs and say where it is, or print their numbers for a program."""
+    subjects = gather(list(paths))
+    inside = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
+    page = compose.write(subjects, output or inside / "report.html", title)
+    if as_json:
+        found = {"page": str(page), "runs": [summary.row(subject) for subject in subjects]}
+        json.dump(found, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+        return
+    console = Console(highlight=False)
+    for subject in subjects:
+        problems = len(subject.diagnosis.problems) if subject.diagnosis else 0
+        more = f", {problems} problem{'s' if problems > 1 else ''}" if problems else ""
+        words = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state.words or 'a trace'}{more}"
+        console.print(words, markup=False, soft_wrap=True)
+    console.print(f"Page: {page}", markup=False, soft_wrap=True)
