@@ -49,5 +49,5 @@ def as_text(run: TrainingRun) -> str:
         *(f"  ! {problem}" for problem in run.diagnosis.problems),
     ]
     if run.directory is not None:
-        lines.append(f"  kept in {run.directory}; asyncsgd replay {run.directory} computes it again")
+        lines.append(f"  kept in {run.directory}; asyncsgd report {run.directory} writes its page")
     return "\n".join(lines)
