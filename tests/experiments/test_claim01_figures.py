@@ -50,6 +50,12 @@ def test_a_best_step_on_the_edge_spoils_the_figure():
     assert "edge" in why
 
 
+def test_a_target_that_is_never_reached_is_a_failure():
+    verdict, why = judge(curves(root, lambda x: root(x) if x < 1000 else np.inf))
+    assert verdict == Verdict.FAILS
+    assert "never reached: [('quadratic', 'sustained')]" in why
+
+
 def test_one_point_of_the_figure():
     """T = 212 with 141 steps; a coarser grid finds a little more."""
     point = measure(paper_quadratic(), 4, "literal", points=71)

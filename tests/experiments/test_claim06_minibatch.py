@@ -36,6 +36,7 @@ def test_the_verdict_follows_the_numbers():
     verdict, why = claim06.judge([CELL, nobody_waits])
     assert verdict == Verdict.CORRECTED
     assert "all equal with no noise (0.80×)" in why
+    assert claim06.judge([CELL, replace(CELL, speedup=np.nan)])[0] == Verdict.FAILS, "nobody got there"
     assert claim06.judge([replace(nobody_waits, speedup=0.4)])[0] == Verdict.FAILS
     assert claim06.judge([replace(CELL, speedup=0.9)])[0] == Verdict.FAILS, "slower although others wait"
 

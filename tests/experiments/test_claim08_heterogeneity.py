@@ -80,6 +80,9 @@ def test_the_verdict_follows_the_numbers():
     [
         ([replace(LATE, mean=0.6), OTHER], ends(), "above Theorem 3's bound: slow"),
         ([LATE, OTHER, replace(OTHER, error=0.5)], ends(), "τ_max matters"),
+        ([replace(LATE, mean=np.nan), OTHER], ends(), "above Theorem 3's bound: slow"),
+        ([LATE, OTHER], ends(spread={FAIR: np.nan}), "Algorithm 2 biased"),
+        ([LATE, OTHER], ends(spread={OVER: np.nan}), "not at the predicted limit"),
         ([LATE, OTHER], ends(spread={FAIR: 0.05}), "Algorithm 2 biased"),
         ([LATE, OTHER], ends(spread={ADAPTIVE: 0.005}), "delay-adaptive steps not biased"),
         ([LATE, OTHER], ends(same={ADAPTIVE: 0.1}), "biased though nobody is slower"),

@@ -88,7 +88,7 @@ def test_the_verdict_follows_the_numbers():
     verdict, why = claim10.judge([*rows, row("buffer of 2", 0.3), row(EARLY, 0.2)])
     assert verdict == Verdict.CORRECTED
     assert f"{ONE}: buffer of 2 0.30, re-sampled early 0.20 (0.60)." in why
-    for slope in (0.05, 0.6):
+    for slope in (0.05, 0.6, np.nan):
         verdict, why = claim10.judge([*rows, row("5 local steps", slope, TWO)])
         assert verdict == Verdict.FAILS
         assert f"{TWO}: 5 local steps {slope:.2f} (0.30)." in why

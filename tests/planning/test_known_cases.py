@@ -1,9 +1,12 @@
 """Plans whose answer is known beforehand."""
 
+import io
 import math
+import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import asyncsgd as asgd
 from asyncsgd.planning.advice import WORTH
@@ -92,6 +95,34 @@ def test_without_noise_one_worker_is_enough():
     assert plan.recommended.accuracy.gradients == pytest.approx(100)  # A = L r0 / ε and nothing else
     assert plan.limit.workers == 1
     assert plan.limit.ratio == pytest.approx(1.0)
+
+
+def test_why_one_worker_is_enough_is_the_true_reason():
+    assert "at this noise" in asgd.plan([1.0, 1.5, 4.0], noise=0.0).reason
+    assert "all others together would give only 2 % of the gradients" in asgd.plan([1.0, 100.0, 100.0]).reason
+    assert "only one job may be in flight" in asgd.plan([1.0, 3.0], concurrency=1).reason
+    plain = asgd.plan([1.0] * 3, noise=0.0)
+    assert plain.reason.startswith("Use plain SGD, one gradient at a time, on a worker drawn for each:")
+
+
+def test_the_recommended_row_is_shown_although_another_is_a_little_faster():
+    """A batch of 5 is within 10 % of a batch of 12 where there is hardly any noise."""
+    plan = asgd.plan([1.0] * 12, noise=1.0)
+    assert plan.recommended.concurrency == 5
+    assert plan.recommended in plan.best()
+    shown = Console(width=80, file=io.StringIO())
+    shown.print(plan)
+    assert re.search(r"→ mini-batch +5 ", shown.file.getvalue())
+
+
+def test_wild_durations_are_not_taken_for_queues_that_still_fill():
+    """A formula with queues that is too long says nothing about the simulated run."""
+    wild = [0.02] * 30 + [1.5]
+    plan = asgd.plan([wild, wild, [0.01] * 20], concurrency=[1, 2, 3], heterogeneous=True)
+    assert plan.fleet.variability.max() > 4
+    assert all(row.settled for row in plan.at("federated_async_sgd"))
+    assert plan.rows[-1].formula.least <= plan.rows[-1].formula.queued
+    assert any("trust the simulated one" in note for note in plan.notes())
 
 
 def test_a_worker_that_hardly_ever_answers_is_not_recommended():
@@ -245,6 +276,7 @@ def test_few_samples_are_said():
         ({"epsilon": float("nan")}, "epsilon"),
         ({"noise": -1.0}, "noise"),
         ({"noise": 1e300}, "too large"),
+        ({"noise": 1e9, "epsilon": 1e-9}, "epsilon = 1e-09 at noise = 1e\\+09 asks for more than 1e\\+15 gradients"),
         ({"heterogeneity": 1.0}, "pass heterogeneous=True too"),
         ({"heterogeneous": True, "heterogeneity": -1.0}, "heterogeneity"),
         ({"seed": 1.5}, "seed = 1.5 is no integer"),

@@ -94,7 +94,10 @@ def test_bad_input_is_named():
     with pytest.raises(BadParameter, match="worker_delays"):
         theorem3((2, 2), **KNOWN, heterogeneity=[1.0])
     with pytest.raises(BadParameter, match="heterogeneity"):
-        theorem3((2, 2), **KNOWN, heterogeneity=[1.0], worker_delays=[1.0, 2.0])
+        theorem3((2, 2), **KNOWN, heterogeneity=[1.0, 2.0], worker_delays=[1.0, 2.0, 3.0])
+    for bad in ([1.0, -1.0], [1.0, math.nan]):
+        with pytest.raises(BadParameter, match="worker_delays"):
+            theorem3((2, 2), **KNOWN, heterogeneity=[1.0, 2.0], worker_delays=bad)
     with pytest.raises(BadParameter, match="weights"):
         theorem2(2, **KNOWN, weights=[0.0])
 
@@ -116,6 +119,16 @@ def test_a_trace_its_delays_and_numbers_say_the_same():
             4, **KNOWN, **spread, gradient_bound=G
         )
         assert theorem2(seen, **KNOWN).max_step == theorem2(4, **KNOWN).max_step
+
+
+def test_no_worker_of_a_run_is_left_out():
+    task = asgd.tasks.quadratic(dim=2, workers=3, heterogeneity=0.5)
+    speeds = asgd.durations.fixed([1.0, 1.0, 9.0])
+    trace = asgd.simulate(task, asgd.federated_async_sgd(0.01, concurrency=4), speeds, iterations=300).trace
+    every = theorem3(trace, **KNOWN, heterogeneity=[0.25, 0.25, 0.25])
+    assert theorem3(trace, **KNOWN, heterogeneity=0.25) == theorem3(trace, **KNOWN, heterogeneity=[0.25]) == every
+    with pytest.raises(BadParameter, match="2 values' do not fit 3 delays"):
+        theorem3(trace, **KNOWN, heterogeneity=[0.25, 0.25])
 
 
 def test_theorem_2_reads_the_weights_of_a_run():

@@ -118,6 +118,21 @@ def test_variable_durations_against_simulations(variability, allowed):
             assert predicted * rate / concurrency == pytest.approx(1, abs=allowed), (kind, concurrency)
 
 
+def test_durations_that_vary_wildly_are_rough_but_not_absurd():
+    """The recursion alone gives 3.4 times the time of 3 workers with 2 jobs and c² = 50."""
+    random = np.random.default_rng(0)
+    samples = random.gamma(1 / 50, 50.0, (3, 4000)) + 1e-3
+    tau, varied = samples.mean(axis=1), samples.var(axis=1) / samples.mean(axis=1) ** 2
+    for concurrency in (2, 9):
+        rate = simulated(asgd.durations.measured(samples), concurrency, 300_000)
+        predicted = queues(tau, concurrency, variability=varied)
+        assert predicted.seconds * rate / concurrency == pytest.approx(1, abs=0.31)
+        assert (predicted.response >= tau * (1 - 1e-12)).all()
+        assert predicted.length.sum() == pytest.approx(concurrency)
+    rates = np.arange(1, 40) / queued_times([1.0, 2.0, 2.5], range(1, 40), variability=50.0)
+    assert (np.diff(rates) >= -1e-12).all()  # one job more slows nobody down
+
+
 @pytest.mark.parametrize(("concurrency", "expected"), [(10, 15.1), (100, 16.9), (300, 24.1), (1000, 63.4)])
 def test_the_papers_workers_pile_up(concurrency, expected):
     assert queues(PAPER, concurrency).seconds == pytest.approx(expected, rel=0.006)

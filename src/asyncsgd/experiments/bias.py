@@ -23,13 +23,13 @@ from asyncsgd.tasks import quadratic
 FEW, GOAL = 10, 8
 STEPS = (2e-2, 6e-3, 2e-3, 6e-4, 2e-4)
 ADAPTIVE, OVER, FAIR = "Algorithm 2, delay-adaptive", "over-selection, first 80 %", "Algorithm 2, constant step"
-BUSY = "Algorithm 1, constant step"
+BUSY, DROP = "Algorithm 1, constant step", "Algorithm 2, drop above 2τ_C"
 SAME = "1 s each, exponential"
 
 METHODS: dict[str, Callable[[float], Method]] = {
     FAIR: lambda step: federated_async_sgd(step, concurrency=FEW),
     ADAPTIVE: lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DelayAdaptive(step)),
-    "Algorithm 2, drop above 2τ_C": lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DropAbove(step)),
+    DROP: lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DropAbove(step)),
     OVER: lambda step: over_selection(GOAL * step, goal=GOAL, ask=FEW),
     BUSY: lambda step: async_sgd(step),
     "mini-batch": lambda step: minibatch_sgd(step),

@@ -91,8 +91,11 @@ def judge(curves: Mapping[tuple[str, str], Curve]) -> tuple[Verdict, str]:
     """Holds if T is a line in √τ_max for short delays and goes on like that for long ones."""
     crooked = [name for name, curve in curves.items() if not curve.line.r2 >= STRAIGHT]
     edges = [name for name, curve in curves.items() if any(point.on_edge for point in curve.points)]
-    if crooked or edges:
-        return Verdict.FAILS, f"No straight line: {crooked}; best step on the edge of the grid: {edges}."
+    never = [name for name, curve in curves.items() if not np.isfinite(curve.part(LONG)[1]).all()]
+    if crooked or edges or never:
+        return Verdict.FAILS, (
+            f"No straight line: {crooked}; best step on the edge of the grid: {edges}; target never reached: {never}."
+        )
     slips = []
     fallen = {function: c for (function, criterion), c in curves.items() if criterion == "literal" and c.collapses}
     if fallen:

@@ -101,7 +101,7 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
     lowest = min(row.iterations[-1] for row in shortened if row.target == hardest)
     good = [row for row in shortened if row.target == hardest and row.iterations[-1] <= 1.1 * lowest]
     best = max(good, key=lambda row: row.level or 0.0)  # clips least
-    if any(row.late_growth > 1.1 for row in shortened) or best.iterations[-1] > plain.iterations[-1] / 2:
+    if not (all(row.late_growth <= 1.1 for row in shortened) and best.iterations[-1] <= plain.iterations[-1] / 2):
         return Verdict.FAILS, "T goes on growing with τ_max in spite of clipping, or clipping does not help."
     return Verdict.CORRECTED, (
         "T does not become independent of τ_max; it gets a ceiling. Below it, T grows about like √τ_max as without "

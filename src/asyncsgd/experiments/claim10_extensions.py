@@ -119,7 +119,7 @@ def measure(setting: Setting, variant: str, steps: int = 56) -> Row:
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
     """Holds if no slope changes; with a correction if none does in Algorithm 2, of which the paper speaks."""
     plain = {row.setting: row.slope for row in rows if row.variant == PLAIN}
-    changed = [row for row in rows if abs(row.slope - plain[row.setting]) > SAME]
+    changed = [row for row in rows if not abs(row.slope - plain[row.setting]) <= SAME]  # nor may it be NaN
     if not changed:
         return Verdict.HOLDS, ""
     told = "; ".join(

@@ -27,6 +27,8 @@ COUNTED_FROM_1 = 1
 """Where constants are left out, delays count from 1, as in the paper's own proof: a batch of b then costs b gradients
 exactly, and not √(b (b-1))."""
 SMALLEST, LARGEST = 1e-9, 1e9
+COUNTABLE = 1e15
+"""Gradients, up to constants: more than that, and what is guaranteed would not fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Target:
                 nonnegative(name, value)
                 if value > LARGEST:
                     raise BadParameter(name, value, "is too large", f"pass at most {LARGEST:g} (in units of ε)")
+        if self.gap * (self.noise + (self.heterogeneity or 0.0)) > COUNTABLE:
+            problem = f"at noise = {self.noise:g} asks for more than {COUNTABLE:g} gradients"
+            raise BadParameter("epsilon", self.epsilon, problem, "pass a larger one, or less noise")
 
     @property
     def heterogeneous(self) -> bool:

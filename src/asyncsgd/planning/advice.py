@@ -66,9 +66,11 @@ def headline(row: Row) -> str:
     if candidate.goal is not None:
         return f"Use over-selection: ask {jobs:,} workers per round and keep the first {_answers(candidate.goal)}"
     if candidate.method == MINIBATCH:
-        return (
-            f"Use mini-batch SGD {whom}" if jobs == m else f"Use mini-batch SGD, {jobs:,} workers drawn for each batch"
-        )
+        if jobs == m:
+            return f"Use mini-batch SGD {whom}"
+        if jobs == 1:
+            return "Use plain SGD, one gradient at a time, on a worker drawn for each"
+        return f"Use mini-batch SGD, {jobs:,} workers drawn for each batch"
     if candidate.method == ALGORITHM2:
         return f"Use Algorithm 2 with {_jobs(jobs)} in flight and a constant step, workers drawn at random"
     steps = " with delay-adaptive steps" if candidate.method == ADAPTIVE else ""
@@ -82,7 +84,7 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
     left_out = candidate.total - candidate.workers
     sooner = times(_time(base) / _time(row))
     if candidate.workers == 1:
-        return "with so little noise, gradients of other workers add less than their delays cost"
+        return _alone(rows, fleet)
     if candidate.method == MINIBATCH:
         if left_out:
             was, now = span(base.seconds * base.concurrency), span(row.seconds * row.concurrency)
@@ -106,6 +108,17 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
     if left_out:
         text += f"; the {_many(left_out, 'slowest')} would lengthen the delays more than it is worth"
     return text
+
+
+def _alone(rows: Sequence[Row], fleet: Fleet) -> str:
+    """Why others are not worth having: they may not work at the same time, are far slower, or noise is small."""
+    if max(row.concurrency for row in rows) == 1:
+        return "only one job may be in flight, and nobody is faster"
+    rate = 1 / fleet.means
+    others = 1 - float(rate.max() / rate.sum())
+    if others < WORTH:
+        return f"all others together would give only {percent(others)} of the gradients"
+    return "at this noise, gradients of other workers add less than their delays cost"
 
 
 def _no_gain(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
@@ -140,8 +153,10 @@ def _reason_heterogeneous(row: Row, rows: Sequence[Row]) -> str:
     ratio = _time(best) / _time(row)
     if row.candidate.method == ALGORITHM2:
         return f"{text}; {fair}, it is {times(_time(base) / _time(row))} times faster than {_with(base)}"
-    if ratio > 1:
+    if ratio >= 1.05:
         return f"{text}; {fair}, it is {times(ratio)} times faster than Algorithm 2 at its best"
+    if ratio > 0.995:
+        return f"{text}; {fair}, it is as fast as Algorithm 2 at its best"
     return f"{text}; {fair}, Algorithm 2 would save only {percent(1 - ratio)} of the time"
 
 

@@ -18,6 +18,8 @@ class Formula:
     slowest worker for a batch of everybody, the goal-th answer for over-selection, 1/Σ(1/Δ_i) if all are busy."""
     queued: float | None = None
     """Algorithm 2 with its queues, for durations that vary as measured."""
+    least: float | None = None
+    """The same with variability cut at 1 (exponential): never much too long, as ``queued`` can be beyond that."""
     floor: float | None = None
     """Algorithm 2: what the slowest worker allows at most, as it gets as many jobs as everybody."""
 
@@ -28,6 +30,7 @@ class Formulas:
 
     speedups: dict[int, Speedup]
     queued: dict[int, float]
+    least: dict[int, float]
 
     def of(self, candidate: Candidate, workers: Fleet) -> Formula:
         """What it says of a candidate on these workers."""
@@ -35,7 +38,7 @@ class Formulas:
         everybody = c == candidate.workers
         if candidate.method == ALGORITHM2:
             known = self.speedups[c]
-            return Formula(known.asynchronous / c, self.queued[c] / c, known.floor / c)
+            return Formula(known.asynchronous / c, self.queued[c] / c, self.least[c] / c, known.floor / c)
         if candidate.method == OVER:
             return Formula(over_selection_time(workers.means, candidate.batch, c) / candidate.batch)
         if candidate.method == MINIBATCH:

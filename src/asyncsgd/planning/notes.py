@@ -11,6 +11,8 @@ from asyncsgd.planning.words import number
 if TYPE_CHECKING:
     from asyncsgd.planning.result import Plan
 
+ROUGH = 4.0
+"""The squared coefficient of variation from which the formula with queues is rough, see `asyncsgd.theory.queues`."""
 FEW = 5
 """Jobs of a worker below which its durations are hardly known."""
 
@@ -27,6 +29,12 @@ def notes(plan: Plan) -> list[str]:
                 f"{few} of {plan.fleet.workers} workers were measured fewer than {FEW} times: how much their "
                 "durations vary is not known; measure more jobs."
             )
+    widest = float(plan.fleet.variability.max())
+    if widest > ROUGH:
+        found.append(
+            f"some workers' durations vary very much (variance {number(widest)} times the squared mean): the time with "
+            "queues is rough, trust the simulated one."
+        )
     loose = [row for row in plan.rows if not row.settled]
     if loose:
         names = ", ".join(dict.fromkeys(f"{row.label} with {number(row.concurrency)} in flight" for row in loose[:3]))

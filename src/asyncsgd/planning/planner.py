@@ -82,9 +82,8 @@ def plan(
     if not heterogeneous:
         candidates += on_the_fastest(workers.workers, (known.optimum_workers, known.best_synchronous_workers))
     speedups = {c: speedup(workers.means, c) for c in jobs}
-    waiting = queued_times(workers.means, jobs, variability=workers.variability)
-    queued = {c: float(seconds) for c, seconds in zip(jobs, waiting, strict=True)}
-    formulas = Formulas(speedups, queued)
+    queued = _queued(workers, jobs, np.inf)
+    formulas = Formulas(speedups, queued, queued if workers.variability.max() <= 1 else _queued(workers, jobs, 1.0))
     rows = _rehearse_all(candidates, workers, target, formulas, int(seed), progress or (lambda _: None))
     advice = advise(rows, workers, heterogeneous=heterogeneous)
     time = advice.row.seconds_to_target
@@ -120,6 +119,12 @@ def _limits(workers: Fleet, target: Target, most: int) -> Limits:
     """Where at most so many jobs can be in flight and the data are alike, only the fastest so many count."""
     means = workers.means if target.heterogeneous else np.sort(workers.means)[:most]
     return limits(means, smoothness=1.0, gap=target.gap, epsilon=1.0, noise_variance=target.noise)
+
+
+def _queued(workers: Fleet, jobs: Sequence[int], cut: float) -> dict[int, float]:
+    """Seconds for so many gradients of Algorithm 2, by concurrency, the variability cut."""
+    times = queued_times(workers.means, jobs, variability=np.minimum(workers.variability, cut))
+    return {c: float(seconds) for c, seconds in zip(jobs, times, strict=True)}
 
 
 def _rehearse_all(

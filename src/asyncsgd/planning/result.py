@@ -67,7 +67,7 @@ class Plan:
         return baseline(self.rows)
 
     def best(self) -> list[Row]:
-        """Each method at its best: the recommended row, the least time to the target (per gradient if biased)."""
+        """Each method at its best: the recommended row, else the least time to the target (per gradient if biased)."""
         found = []
         for method in LABELS:
             for subset in (False, True):
@@ -76,7 +76,9 @@ class Plan:
                     for row in self.rows
                     if row.candidate.method == method and (row.candidate.workers < row.candidate.total) == subset
                 ]
-                if rows:
+                if self.recommended in rows:
+                    found.append(self.recommended)
+                elif rows:
                     found.append(min(rows, key=lambda row: row.seconds_to_target or row.seconds))
         return found
 

@@ -46,8 +46,8 @@ class Row:
     @property
     def settled(self) -> bool:
         """Whether the simulated run shows the long run: queues on slow workers may take very long to fill."""
-        queued = self.formula.queued
-        return self.rehearsal.settled and (queued is None or self.seconds >= FILLED * queued)
+        least = self.formula.least
+        return self.rehearsal.settled and (least is None or self.seconds >= FILLED * least)
 
     @property
     def seconds_to_target(self) -> float | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncsgd.planning.candidates import ALGORITHM2, LABELS, MINIBATCH
 from asyncsgd.planning.fleet import BORDERS
-from asyncsgd.planning.words import number, percent, short, span, times
+from asyncsgd.planning.words import number, percent, relative, short, span, times
 
 if TYPE_CHECKING:
     from asyncsgd.planning.rehearsal import Group
@@ -36,6 +36,7 @@ def best(plan: Plan) -> list[list[str]]:
 def cells(plan: Plan, row: Row) -> list[str]:
     """A row of the comparison, in the order of ``HEADINGS_BEST``."""
     base, time, delays = plan.baseline.seconds_to_target, row.seconds_to_target, row.rehearsal.delays
+    unknown = "biased" if row.biased else "unproven"
     return [
         row.label,
         f"{row.concurrency:,}",
@@ -43,7 +44,7 @@ def cells(plan: Plan, row: Row) -> list[str]:
         number(delays.average),
         f"{delays.maximum:,}",
         NONE if row.accuracy is None else f"{row.accuracy.step:.2g}",
-        f"{time / base:.2f} ×" if time is not None and base is not None else "biased" if row.biased else "unproven",
+        unknown if time is None or base is None else f"{relative(time / base)} ×",
     ]
 
 
@@ -100,7 +101,9 @@ def limit(plan: Plan) -> str:
         why = "it allows data to differ without bound" if plan.target.heterogeneous else "it takes durations as fixed"
         return f"That is {times(1 / ratio)} times faster than the known limit for {whose}: {why}."
     how = "at the limit" if ratio < 1.05 else f"{times(ratio)} times the limit"
-    enough = f", for which the {most:,} fastest are enough" if most is not None and most < min(n, jobs) else ""
+    enough = ""
+    if most is not None and most < min(n, jobs):
+        enough = f", for which the {most:,} fastest are enough" if most > 1 else ", for which the fastest is enough"
     return f"That is {how} for {whose}, up to constants{enough}."
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-UNITS = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+UNITS = (
+    *((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")),
+    *((1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")),
+)
 
 
 def span(seconds: float) -> str:
     """A time in the unit that fits.
 
-    >>> span(0.0123), span(42.566), span(5400.0), span(1e7)
-    ('12.3 ms', '42.6 s', '90 min', '116 days')
+    >>> span(0.0123), span(42.566), span(5400.0), span(1e7), span(2e-10)
+    ('12.3 ms', '42.6 s', '90 min', '116 days', '200 ps')
     """
     for size, unit in UNITS:
-        if seconds >= (2 * size if size > 1 else size) or unit == "µs":
+        if seconds >= (2 * size if size > 1 else size) or unit == "ps":
             return f"{number(seconds / size)} {unit}"
     raise AssertionError
 
@@ -50,6 +53,15 @@ def percent(share: float) -> str:
     ('26 %', '0.4 %', '0 %')
     """
     return f"{100 * share:.0f} %" if share >= 0.0095 or share < 1e-4 else f"{100 * share:.1g} %"
+
+
+def relative(ratio: float) -> str:
+    """A ratio to compare with 1: two decimals, and more where they would be 0.
+
+    >>> relative(1.0), relative(0.0512), relative(0.00123), relative(1e-9)
+    ('1.00', '0.05', '0.0012', '1e-09')
+    """
+    return f"{ratio:.2f}" if ratio >= 0.02 else number(float(f"{ratio:.2g}"))
 
 
 def times(ratio: float) -> str:

@@ -195,13 +195,14 @@ def theorem3(
     smoothness: float,
     gap: float,
     noise_variance: float,
-    heterogeneity: Sequence[float] | Floats,
+    heterogeneity: float | Sequence[float] | Floats,
     worker_delays: Sequence[float] | Floats | None = None,
 ) -> Bound:
     """Algorithm 2: 8r0/(η(T+1)) + 6Lησ² + 8Lηζ² + 8L²η²τ_C (1/n)Σζ_i²(τ^i_avg+1).
 
-    For η <= 1/(4L max(1, √(τ_C τ_max))). ``heterogeneity`` holds ζ_i², one per worker; ``worker_delays`` the τ^i_avg,
-    taken from the run if one is given. Assumes that τ^i_avg does not depend on how often worker i was drawn.
+    For η <= 1/(4L max(1, √(τ_C τ_max))). ``heterogeneity`` holds ζ_i², one per worker, or one for all;
+    ``worker_delays`` the τ^i_avg, taken from the run if one is given. Assumes that τ^i_avg does not depend on how often
+    worker i was drawn.
     """
     concurrency, longest = concurrency_and_maximum(delays)
     constants(smoothness, gap, noise_variance)
@@ -210,8 +211,13 @@ def theorem3(
         found = measured(delays)
         if found is None:
             raise BadParameter("worker_delays", None, "are missing", "pass τ^i_avg per worker, or a trace")
-        worker_delays = [found.per_worker.get(worker, 0.0) for worker in range(len(zeta))]
+        workers = max(len(zeta), 1 + max(found.per_worker, default=0))
+        worker_delays = [found.per_worker.get(worker, 0.0) for worker in range(workers)]
     mean_delay = numbers("worker_delays", worker_delays)
+    if not (np.isfinite(mean_delay).all() and (mean_delay >= 0).all()):
+        raise BadParameter("worker_delays", worker_delays, "holds what is no delay", "pass numbers, 0 or above")
+    if zeta.size == 1 and mean_delay.ndim == 1:
+        zeta = np.full(mean_delay.shape, zeta[0])
     if zeta.shape != mean_delay.shape or zeta.ndim != 1 or zeta.size == 0:
         fix = "give one ζ_i² and one mean delay per worker"
         raise BadParameter("heterogeneity", f"{zeta.size} values", f"do not fit {mean_delay.size} delays", fix)
@@ -230,7 +236,7 @@ def theorem3_bounded(
     smoothness: float,
     gap: float,
     noise_variance: float,
-    heterogeneity: Sequence[float] | Floats,
+    heterogeneity: float | Sequence[float] | Floats,
     gradient_bound: float,
 ) -> Bound:
     """Algorithm 2 with ‖∇f_i‖ <= G: 4r0/(η(T+1)) + 3Lησ² + 4Lηζ² + 2L²η²τ_C²G² for η <= 1/(4Lτ_C).

@@ -56,11 +56,10 @@ def speedup(durations: Sequence[float] | Floats, concurrency: int) -> Speedup:
     count("concurrency", concurrency)
     tau = sorted_durations(durations)
     n = len(tau)
-    # α_i = (i^C - (i-1)^C) / n^C without overflow and cancellation: differences of exp(C log(i/n)), largest first.
-    with np.errstate(divide="ignore"):
-        powers = np.exp(concurrency * np.log(np.arange(n + 1) / n))
-    # Σ α_i Δ_i = Δ_n - Σ_i (i/n)^C (Δ_{i+1} - Δ_i): no difference of nearly equal powers is taken.
-    minibatch = float(tau[-1] - powers[1:-1] @ np.diff(tau))
+    # α_i = (i^C - (i-1)^C) / n^C, so Σ α_i Δ_i = Δ_n - Σ_{i<n} (i/n)^C (Δ_{i+1} - Δ_i): no difference of nearly equal
+    # powers is taken, and exp(C log(i/n)) does not overflow.
+    powers = np.exp(concurrency * np.log(np.arange(1, n) / n))
+    minibatch = float(tau[-1] - powers @ np.diff(tau))
     return Speedup(
         asynchronous=float(tau.mean()),
         minibatch=minibatch,
