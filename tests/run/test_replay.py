@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,3 +154,15 @@ def test_a_torch_model(tmp_path: Path) -> None:
     assert run.faults.deaths == 1
     assert run.metrics["accuracy"][-1] > 0.8
     sound(run, 250)
+
+
+def test_the_gradients_of_a_run_can_be_looked_at(tmp_path: Path) -> None:
+    """L and G of a bowl, from what its run computed: the gradients of x²/2 are x, without noise."""
+    train(tmp_path, task=Bowl(3))
+    seen: list[tuple[Any, Any, int]] = []
+    asgd.replay(tmp_path, look=lambda arrival, g: seen.append((arrival.point.copy(), g.copy(), arrival.worker)))
+    points, gradients, workers = zip(*seen, strict=True)
+    assert len(seen) == 60
+    found = asgd.theory.estimate_from_gradients(points, gradients, workers=workers, noise_variance=0.0)
+    assert found.smoothness.value > 0
+    assert found.gradient_bound.value == pytest.approx(max(np.linalg.norm(g) for g in gradients))

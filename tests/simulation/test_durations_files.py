@@ -232,6 +232,7 @@ def test_traces_without_times_are_refused(rows, message):
         ("a,a\n1,2\n", "line 1 = 'a' names two columns"),
         (",a\n0,1\n", r"line 1 = \['', 'a'\] has no name for column 1; .*index=False"),
         ("1.5,2.5\n1,2\n", "line 1 = '1.5' is data, not a header"),
+        ("10,60\n11,61\n", r"line 1 = \['10', '60'\] holds numbers that do not count the workers"),
         ("a;b\n1;2\n", "line 1 = 'a;b' is one cell; separate cells by commas"),
         ("worker,seconds\n0,1\n", r"line 1 = \['worker', 'seconds'\] lacks the column 'duration'"),
         ("duration\n1\n", "lacks the column 'worker'"),

@@ -13,34 +13,56 @@ from rich.console import Console
 from rich.progress import Progress
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines import processes
+from asyncsgd.core.method import Method
+from asyncsgd.engines import Engine, processes
 from asyncsgd.run import configuration
-from asyncsgd.run.named import fresh_directory, named_engine, named_method, named_task, numbers, settings
+from asyncsgd.run.listeners import Terminal
+from asyncsgd.run.named import fresh_directory, look_here, named_engine, named_method, named_task, numbers, settings
 from asyncsgd.run.replay import Replay, ReplayDiffers
 from asyncsgd.run.replay import replay as replay_run
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.summary import as_row, as_text
 from asyncsgd.run.training import train as train_task
+from asyncsgd.tasks.base import Task
+
+WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
+"""Where nothing is said."""
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """The options of ``asyncsgd train``."""
+    """The options of ``asyncsgd train``; None where nothing was said."""
 
-    method: str
+    method: str | None
     stepsize: float | None
     settings: list[str]
     iterations: int | None
     until: str | None
     directory: Path | None
     resume: bool
-    seed: int
+    seed: int | None
     every: int | None
-    workers: int
+    checkpoint_seconds: float
+    max_failures: int
+    workers: int | None
     slowdown: str | None
     seconds: str | None
     threads: int | None
     job_timeout: float | None
+    start_timeout: float | None
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """What was said about the workers."""
+        said = {
+            "workers": self.workers,
+            "slowdown": numbers("--slowdown", self.slowdown),
+            "seconds": numbers("--seconds", self.seconds),
+            "threads": self.threads,
+            "job_timeout": self.job_timeout,
+            "start_timeout": self.start_timeout,
+        }
+        return {name: value for name, value in said.items() if value is not None}
 
 
 def train(name: str | None, wishes: Wishes) -> TrainingRun:
@@ -52,21 +74,17 @@ def train(name: str | None, wishes: Wishes) -> TrainingRun:
         raise BadParameter("--stepsize", None, "is missing", "pass one, such as --stepsize 0.05")
     if wishes.iterations is None:
         raise BadParameter("--iterations", None, "is missing", "say how many updates are to arrive")
-    engine = processes(
-        wishes.workers,
-        slowdown=numbers("--slowdown", wishes.slowdown),
-        seconds=numbers("--seconds", wishes.seconds),
-        threads=wishes.threads,
-        job_timeout=wishes.job_timeout,
-    )
-    return train_task(
+    if wishes.resume and wishes.directory is None:
+        raise BadParameter("--resume", True, "needs something to go on with", "pass --directory DIR")
+    options = {"stepsize": wishes.stepsize, **settings(wishes.settings)}
+    return _train(
+        wishes,
         task,
-        named_method(wishes.method, {"stepsize": wishes.stepsize, **settings(wishes.settings)}),
-        engine=engine,
+        named_method(wishes.method or METHOD, options),
+        processes(**{"workers": WORKERS, **wishes.engine}),
         iterations=wishes.iterations,
         directory=wishes.directory or fresh_directory(name),
-        resume=wishes.resume,
-        seed=wishes.seed,
+        seed=SEED if wishes.seed is None else wishes.seed,
         every=wishes.every,
         until=wishes.until,
     )
@@ -77,18 +95,37 @@ def _go_on(wishes: Wishes) -> TrainingRun:
     if not wishes.resume or wishes.directory is None:
         fix = "pass module:task, or --resume --directory DIR to go on with a run"
         raise BadParameter("task", None, "is missing", fix)
+    remembered = ("method", wishes.method), ("stepsize", wishes.stepsize), ("set", wishes.settings or None)
+    for option, value in (*remembered, ("seed", wishes.seed)):
+        if value is not None:
+            raise BadParameter(f"--{option}", value, "cannot change in the middle of a run", "leave it out")
     config = configuration.read(wishes.directory)
+    look_here()
     task, method = configuration.unpackage(wishes.directory)
-    return train_task(
+    return _train(
+        wishes,
         task,
         method,
-        engine=named_engine(config["engine"]),
+        named_engine(config["engine"], wishes.engine),
         iterations=wishes.iterations or int(config["iterations"]),
         directory=wishes.directory,
-        resume=True,
         seed=int(config["seed"]),
         every=wishes.every or config.get("every"),
         until=wishes.until or config.get("until"),
+    )
+
+
+def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
+    return train_task(
+        task,
+        method,
+        engine=engine,
+        resume=wishes.resume,
+        checkpoint_seconds=wishes.checkpoint_seconds,
+        max_failures=wishes.max_failures,
+        listeners=[Terminal(summary=False)],  # `show` does that
+        progress=False,
+        **options,
     )
 
 
@@ -104,6 +141,7 @@ def show(run: TrainingRun, *, as_json: bool) -> None:
 def replay(directory: Path, stop: int | None, *, as_json: bool) -> bool:
     """Replay and print what was found; whether it is the same."""
     console = Console(stderr=True)
+    look_here()
     total = configuration.read(directory)["iterations"] if stop is None else stop
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +40,7 @@ def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: 
     x = task.initial()
     return {
         "task": getattr(task, "name", type(task).__name__),
-        "method": repr(method),
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # where a function lies differs from process to process
         "method_name": method.name,
         "iterations": iterations,
         "seed": seed,

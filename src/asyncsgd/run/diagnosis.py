@@ -51,15 +51,18 @@ def diagnose(
     task: Task | None,
     x: Vector,
     faults: Faults,
+    *,
+    diverged: bool = False,
 ) -> Diagnosis:
     """Look at a run, or at what there is of it so far; ``x`` is where L is estimated.
 
+    ``diverged``: its metrics are no longer finite, and the last ones given are from before.
     Without a method or a task (a directory that others have written, say) it says what the record alone tells.
     """
     if trace.iterations == 0:
         return Diagnosis(problems=("no update has arrived: see what became of the jobs",))
     delays = trace.delays
-    learns = _learns(metrics)
+    learns = False if diverged else _learns(metrics)
     facts = [
         f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
         f"{delays.concurrency} jobs in flight"
@@ -69,11 +72,13 @@ def diagnose(
         assert task is not None
         try:
             smoothness = estimate_smoothness(task, x, sorted(delays.per_worker))
+            if smoothness is None:
+                facts.append(f"the step cannot be judged: {BUDGET:g} s of gradients here were too few to estimate L")
         except Exception as error:  # the user's code, to which a trained model must not be lost
             facts.append(f"the step cannot be judged: a gradient in the server's own process raised {error!r}")
         safe = None if smoothness is None else _safe_step(method, delays, smoothness)
     problems: list[str] = []
-    _about_learning(metrics, learns, problems)
+    _about_learning(metrics, learns, diverged, problems)
     if method is not None:
         _about_step(trace, method, delays, smoothness, safe, learns, facts, problems)
         _about_stragglers(delays, method, problems)
@@ -91,13 +96,18 @@ def _learns(metrics: Mapping[str, NDArray[Any]]) -> bool | None:
     losses = metrics.get("loss")
     if losses is None or len(losses) < 2:
         return None
-    return bool(np.isfinite(losses[-1]) and losses[-1] < 0.98 * losses[0])
+    return bool(np.isfinite(losses[-1]) and losses[-1] < losses[0] - 0.02 * abs(losses[0]))
 
 
-def _about_learning(metrics: Mapping[str, NDArray[Any]], learns: bool | None, problems: list[str]) -> None:
-    if learns is False:
-        losses = metrics["loss"]
-        grown = losses[-1] > 1.02 * losses[0] or not np.isfinite(losses[-1])
+def _about_learning(
+    metrics: Mapping[str, NDArray[Any]], learns: bool | None, diverged: bool, problems: list[str]
+) -> None:
+    losses = metrics.get("loss")
+    if diverged:
+        known = "" if losses is None or not len(losses) else f"; its last value before that was {losses[-1]:.4g}"
+        problems.append(f"the loss is not finite any more{known}")
+    elif learns is False and losses is not None:
+        grown = losses[-1] > losses[0] + 0.02 * abs(losses[0]) or not np.isfinite(losses[-1])
         problems.append(
             f"the loss {'grew' if grown else 'hardly changed'}: from {losses[0]:.4g} to {losses[-1]:.4g} in "
             f"{metrics['iteration'][-1]} iterations"
@@ -215,24 +225,40 @@ def _safe_step(method: Method, delays: Delays, smoothness: float) -> float:
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
     """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
 
-    At both, because a model that has blown up often lies where the loss is flat.
+    At both, because a model that has blown up often lies where the loss is flat. It stops after one gradient if that
+    takes long: it may be minutes, and a user may wait behind his Ctrl-C.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
     start = task.initial()
-    task.update(start, *draws[0])  # the first one ever sets things up
-    began = time.monotonic()
+    one_round = 2 * len(draws) * _seconds(task, start, draws[0])
+    if 2 * one_round > BUDGET:
+        return None
+    places = [start]
+    if 4 * one_round <= BUDGET and np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
+        places.append(x)
+    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round * len(places), 1e-9)) - 1)
     gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
-    places = [start, x] if np.isfinite(x).all() else [start]
-    one_round = 2 * (time.monotonic() - began) * len(places)
-    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round, 1e-9)) - 1)
     length = float(np.linalg.norm(gradient))
-    if rounds < 1 or not 0 < length < np.inf:
+    if not 0 < length < np.inf:
         return None
     found = 0.0
     for place in places:
         direction = steepest(task.update, place, draws, gradient / length, rounds)
         found = max(found, curvature(task.update, place, draws, direction, confidence=0.95).value)
     return found or None
+
+
+def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
+    """How long a gradient takes: the least of a few, as the first one sets things up and others compute here too."""
+    least, began = np.inf, time.monotonic()
+    for _ in range(4):
+        start = time.monotonic()
+        task.update(x, *draw)
+        now = time.monotonic()
+        least = min(least, now - start)
+        if now - began > BUDGET:
+            break
+    return least
 
 
 def _times(ratio: float) -> str:
@@ -242,6 +268,8 @@ def _times(ratio: float) -> str:
 
 
 def _plainly(value: float) -> str:
+    if value >= 1e6:
+        return f"{value:.1e}"
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 

@@ -22,6 +22,19 @@ class Faults:
     """Workers that the run went on without."""
 
 
+def where(error: str) -> str:
+    r"""What two tracebacks have in common if only the words of the exception differ, as they may from job to job.
+
+    >>> where('Traceback:\n  File "a.py", line 3, in f\n    g()\nValueError: row 17\nof 20')
+    '  File "a.py", line 3, in f\nValueError'
+    """
+    lines = error.strip().splitlines()
+    frames = [place for place, line in enumerate(lines) if line.startswith("  File ")]
+    behind = lines[frames[-1] + 1 :] if frames else lines[-1:]
+    kind = next((line.partition(":")[0] for line in behind if not line.startswith(" ")), "")
+    return "\n".join([*(lines[place] for place in frames), kind])
+
+
 class Troubles:
     """Counts faults while a run goes on."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,9 +58,14 @@ class Listener:
 class Terminal(Listener):
     """A line that moves, on a terminal; elsewhere a line every half minute. Notes are printed above it."""
 
-    def __init__(self, every: float = 30.0) -> None:
+    def __init__(self, every: float = 30.0, *, summary: bool = True) -> None:
+        """Print a line every so many seconds where no line can move; at the end what there is to say, if ``summary``.
+
+        An interrupted run is always summed up: nobody else is given it.
+        """
         from rich.console import Console
 
+        self._summary = summary
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._every, self._next = every, every
@@ -82,15 +88,19 @@ class Terminal(Listener):
             self._bar.update(self._line, completed=status.iteration, description=describe(status))
         elif status.seconds >= self._next:
             self._next = status.seconds + self._every
-            self._console.print(describe(status), soft_wrap=True)
+            self._console.print(describe(status) + time_left(status), soft_wrap=True)
 
     def noted(self, message: str) -> None:
         """Print it."""
         self._console.print(message, markup=False, soft_wrap=True)
 
     def ended(self, run: TrainingRun) -> None:
-        """Stop drawing."""
+        """Stop drawing, and say how it went."""
+        from asyncsgd.run.summary import as_text
+
         self.stop()
+        if self._summary or run.interrupted is not None:
+            self.noted(as_text(run))
 
     def stop(self) -> None:
         """Give the terminal back."""
@@ -115,3 +125,14 @@ def describe(status: Status) -> str:
             f"{status.workers} workers",
         ]
     )
+
+
+def time_left(status: Status) -> str:
+    """At the speed of late; nothing where that cannot be said.
+
+    >>> time_left(Status(200, 1000, 2.0, 100.0, 4, 3.5, 12, {}))
+    '  0:00:08 left'
+    """
+    if status.per_second <= 0:
+        return ""
+    return f"  {timedelta(seconds=round((status.iterations - status.iteration) / status.per_second))} left"

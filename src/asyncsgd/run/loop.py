@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from asyncsgd.run import configuration
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.directory import RunDirectory
-from asyncsgd.run.faults import Troubles
+from asyncsgd.run.faults import Troubles, where
 from asyncsgd.run.fingerprint import fingerprint
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.listeners import Listener, Status
@@ -31,6 +33,10 @@ from asyncsgd.trace import Recorder
 
 TICK = 0.2
 """Seconds between looks at the clock when nothing happens; also how often listeners hear and files grow."""
+
+
+LATELY = 25
+"""Ticks that the speed is measured over: jobs may take longer than one."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Loop:
         self._diverged: int | None = None
         self._blown_up = False
         self._reached = request.target is None
+        self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
         self._start = time.monotonic()
 
     # ------------------------------------------------------------------------------------------ from start to end
@@ -83,7 +90,7 @@ class Loop:
                     raise
                 self._settle(crew, interrupts)
                 interrupted = interrupts.received
-        run = self._summary()
+        run = self._summary(interrupted)
         for listener in self._listeners:
             listener.ended(run)
         if interrupted is not None:
@@ -140,7 +147,8 @@ class Loop:
 
     def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
         now = time.monotonic()
-        self._next_tick, self._tick_iteration, self._ticked = now, self._server.iteration, now
+        self._next_tick = now
+        self._ticks.append((now, self._server.iteration))
         self._next_checkpoint = now + self._request.checkpoint_seconds
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
@@ -167,7 +175,7 @@ class Loop:
         self._journal("ended", seconds=self._seconds, workers=len(self._server.workers))
         self._save()
 
-    def _summary(self) -> TrainingRun:
+    def _summary(self, interrupted: signal.Signals | None) -> TrainingRun:
         server, method = self._server, self._method
         trace = self._recorder.trace(final_concurrency=server.concurrency)
         trace.check(early=method.dispatch.early)
@@ -182,10 +190,11 @@ class Loop:
             directory=None if self._files is None else self._files.path,
             seconds=self._seconds,
             reached=self._reached,
+            interrupted=None if interrupted is None else interrupted.name,
             faults=self._troubles.faults,
             config=self._config,
         )
-        seen = diagnose(trace, run.metrics, method, self._task, run.x, run.faults)
+        seen = diagnose(trace, run.metrics, method, self._task, run.x, run.faults, diverged=run.diverged is not None)
         if self._files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
             self._journal("diagnosed", **asdict(seen))
             self._files.flush(self._recorder)
@@ -279,6 +288,9 @@ class Loop:
         if not self._server.workers:
             if not is_finite(self._server.x):
                 self._diverged = self._server.iteration
+            elif self._metrics.last != self._server.iteration:
+                self._measure()  # a model that is finite can be far off: then its loss says so
+            if self._diverged is not None:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
@@ -286,8 +298,7 @@ class Loop:
         in_a_row = self._troubles.count("failed", report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
         self._journal("failed", worker=report.worker, job=report.job, reason=last)
-        frames, kind = report.error.strip().rpartition("\n")[0], last.partition(":")[0]
-        if self._troubles.first(f"{frames}\n{kind}"):  # the words may differ from job to job
+        if self._troubles.first(where(report.error)):
             self._note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
@@ -331,7 +342,11 @@ class Loop:
             return
         began = time.monotonic()
         if self._diverged is None and is_finite(self._server.x):
-            self._files.checkpoint(self._server.state(), self._clock(), self._recorder, self._request.keep)
+            state = self._server.state()
+            points = state["update"]["points"]
+            # Jobs in flight are lost at a resume, so nobody will read their points.
+            points["live"] = {points["current"]: points["live"][points["current"]]}
+            self._files.checkpoint(state, self._clock(), self._recorder, self._request.keep)
         else:  # the last good checkpoint is worth more than a model that has blown up
             self._files.flush(self._recorder, sync=True)
         now = time.monotonic()
@@ -339,8 +354,9 @@ class Loop:
 
     def _tick(self, now: float) -> None:
         iteration = self._server.iteration
-        speed = (iteration - self._tick_iteration) / max(now - self._ticked, 1e-9)
-        self._tick_iteration, self._ticked = iteration, now
+        before, then = self._ticks[0]
+        self._ticks.append((now, iteration))
+        speed = (iteration - then) / max(now - before, 1e-9)
         status = Status(
             iteration,
             self._iterations,

@@ -17,6 +17,9 @@ from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine, processes
 from asyncsgd.tasks.base import Task
 
+PYTHON = {"True": True, "False": False, "None": None}
+"""What JSON writes in small letters: a text would pass for true."""
+
 
 def named_task(name: str) -> Task:
     """The task that ``module:name`` names, or what the function of that name returns.
@@ -24,7 +27,12 @@ def named_task(name: str) -> Task:
     Modules are looked for in the current directory first.
     """
     found = _named("task", name)
-    if callable(found) and not hasattr(found, "update"):
+    if callable(found) and (isinstance(found, type) or not hasattr(found, "update")):
+        try:
+            inspect.signature(found).bind()
+        except (TypeError, ValueError) as error:
+            fix = "give its parameters defaults, or name a task that it made"
+            raise BadParameter("task", name, f"cannot be called without arguments ({error})", fix) from error
         found = found()
     if not hasattr(found, "update"):
         fix = "let it be a task such as asgd.tasks.torch(...), or a function that returns one"
@@ -58,21 +66,29 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
     return made
 
 
-def named_engine(described: Mapping[str, Any]) -> Engine:
-    """The engine that run.json describes."""
+def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
+    """The engine that run.json describes, with changes; where there are others than before, nobody pretends any more.
+
+    >>> named_engine({"engine": "processes", "workers": 2, "seconds": [0, 1]}, {"threads": 1}).describe()["seconds"]
+    (0.0, 1.0)
+    """
     options = {key: value for key, value in described.items() if key != "engine"}
     if described.get("engine") != "processes":
-        raise UsageError(f"engine {described.get('engine')!r} is unknown to this version; pass --workers anew")
-    threads = options.pop("threads_each", None)
-    lists: dict[str, Any] = {key: options.pop(key, None) or None for key in ("slowdown", "seconds")}
-    return processes(**options, **lists, threads=threads)
+        if "workers" not in changes:
+            fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
+            raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
+        return processes(**changes)
+    options["threads"] = options.pop("threads_each", None)
+    for name in ("slowdown", "seconds"):
+        options[name] = None if "workers" in changes else options.get(name) or None
+    return processes(**{**options, **changes})
 
 
 def settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """Options given as ``name=value``; a value is read as JSON where it is some.
+    """Options given as ``name=value``; a value is read as JSON, or as Python writes it, where it is some.
 
-    >>> settings(["concurrency=4", "weights=linear"])
-    {'concurrency': 4, 'weights': 'linear'}
+    >>> settings(["concurrency=4", "weights=linear", "early=False"])
+    {'concurrency': 4, 'weights': 'linear', 'early': False}
     """
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -80,7 +96,7 @@ def settings(pairs: Iterable[str]) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise BadParameter("--set", pair, "is no setting", "write name=value, for instance concurrency=4")
         try:
-            found[name] = json.loads(text)
+            found[name] = PYTHON[text] if text in PYTHON else json.loads(text)
         except ValueError:
             found[name] = text
     return found
@@ -109,6 +125,12 @@ def fresh_directory(name: str) -> Path:
     return path
 
 
+def look_here() -> None:
+    """Look for modules in the current directory too, as Python does for a script: a task may come from one there."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def _is_recipe(name: str, value: Any) -> bool:
     if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != methods.__name__:
         return False
@@ -119,8 +141,10 @@ def _named(what: str, name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise BadParameter(what, name, "names nothing", f"write module:{what}, as in examples.digits:task")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    look_here()
+    if module_name.endswith(".py"):
+        fix = f"name the module: {module_name.removesuffix('.py').replace(os.sep, '.')}:{attribute}"
+        raise BadParameter(what, name, "names a file", fix)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

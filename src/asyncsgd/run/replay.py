@@ -63,6 +63,7 @@ def replay(
     stop: int | None = None,
     task: Task | None = None,
     method: Method | None = None,
+    look: Callable[[Arrival, Vector], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Replay:
     """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
@@ -73,6 +74,8 @@ def replay(
             that did the damage.
         task: Where the directory's own cannot be loaded.
         method: The same.
+        look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
+            estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
         progress: Called with the number of arrivals since the last call.
     """
     path = Path(directory)
@@ -90,7 +93,7 @@ def replay(
     arrivals = Arrivals.of(trace)
     journal = read_lines(path, "journal.jsonl")
     with _Threads(journal, arrivals.worker) as threads:
-        watch = _Watch(known, stop, progress, threads)
+        watch = _Watch(known, stop, look, progress, threads)
         update, _, _, broken = replay_core(
             arrivals,
             task,
@@ -114,8 +117,15 @@ def replay(
 class _Watch:
     """Compares every update with the run's, and keeps the one that was asked for."""
 
-    def __init__(self, known: Any, stop: int | None, progress: Callable[[int], None] | None, threads: _Threads) -> None:
-        self._known, self._stop, self._progress = known, stop, progress
+    def __init__(
+        self,
+        known: Any,
+        stop: int | None,
+        look: Callable[[Arrival, Vector], None] | None,
+        progress: Callable[[int], None] | None,
+        threads: _Threads,
+    ) -> None:
+        self._known, self._stop, self._look, self._progress = known, stop, look, progress
         self._threads = threads
         self.compared = 0
         self.arrival: Arrival | None = None
@@ -132,6 +142,8 @@ class _Watch:
                     t,
                 )
             self.compared += 1
+        if self._look is not None:
+            self._look(arrival, g)
         if self._progress is not None:
             self._progress(1)
         self._threads.set(t + 1)

@@ -25,6 +25,8 @@ class TrainingRun(Run):
     """On the clock of the run: what a crash and the time until resuming cost is not in it."""
     reached: bool = True
     """Whether the target of ``until`` was met; True if there was none."""
+    interrupted: str | None = None
+    """The signal that ended it early, such as "SIGINT"."""
     faults: Faults = field(default_factory=Faults)
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     """What there is to see and what is wrong, in sentences."""

@@ -29,6 +29,7 @@ def as_row(run: TrainingRun) -> dict[str, Any]:
         "deaths": run.faults.deaths,
         "retired": list(run.faults.retired),
         "reached": run.reached,
+        "interrupted": run.interrupted,
         "diverged": run.diverged,
         "facts": list(run.diagnosis.facts),
         "problems": list(run.diagnosis.problems),
@@ -40,14 +41,27 @@ def as_text(run: TrainingRun) -> str:
     """A few lines: how it ended, what it reached, what there is to see and what is wrong."""
     row = as_row(run)
     last = {name: values[-1] for name, values in run.metrics.items() if name not in ("iteration", "time")}
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in last.items())
-    end = "diverged" if run.diverged is not None else "reached its target" if run.reached else "missed its target"
+    shown = "".join(f", {name} {value:.4g}" for name, value in last.items())
+    speed = "" if row["updates_per_second"] is None else f" ({row['updates_per_second']:.4g}/s)"
     lines = [
-        f"{run.method.name} {end if run.config.get('until') or run.diverged is not None else 'is done'}: "
-        f"{row['iterations']} iterations in {run.seconds:.1f} s ({row['updates_per_second']:.4g}/s), {shown}",
+        f"{run.method.name} {_end(run)}: {row['iterations']} iterations in {run.seconds:.1f} s{speed}{shown}",
         *(f"  {fact}" for fact in run.diagnosis.facts),
         *(f"  ! {problem}" for problem in run.diagnosis.problems),
     ]
-    if run.directory is not None:
+    if run.interrupted is not None and run.directory is None:
+        lines.append("  nothing was kept: there is no directory")
+    elif run.interrupted is not None:
+        lines.append(f"  saved in {run.directory}: go on with resume=True, or --resume on the command line")
+    elif run.directory is not None:
         lines.append(f"  kept in {run.directory}; asyncsgd report {run.directory} writes its page")
     return "\n".join(lines)
+
+
+def _end(run: TrainingRun) -> str:
+    if run.diverged is not None:
+        return "diverged"
+    if run.interrupted is not None:
+        return f"was stopped by {run.interrupted}"
+    if not run.config.get("until"):
+        return "is done"
+    return "reached its target" if run.reached else "missed its target"

@@ -55,7 +55,7 @@ def train(
         max_failures: After so many failures of a worker in a row the run stops (exceptions in the user's code), or
             goes on without the worker (updates that are not finite).
         listeners: Who else is told: see `asyncsgd.run.Listener`.
-        progress: Whether to show progress on the terminal.
+        progress: Whether to show progress on the terminal, and at the end what there is to say.
     """
     count("iterations", iterations)
     count("keep", keep)

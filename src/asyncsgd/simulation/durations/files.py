@@ -61,6 +61,10 @@ def _header(file: Path, header: list[str]) -> list[str]:
         if not name.lstrip("+-").isdecimal() and _float(name) is not None:
             raise BadParameter(where, name, "is data, not a header", LAYOUTS)
     _check_names(where, header)
+    numbered = [str(first + column) for first in (0, 1) for column in range(len(header))]
+    if all(name.isdecimal() for name in header) and header not in (numbered[: len(header)], numbered[len(header) :]):
+        problem = "holds numbers that do not count the workers: durations, not names"
+        raise BadParameter(where, header, problem, LAYOUTS)
     return header
 
 

@@ -1,0 +1,200 @@
+"""``asyncsgd train`` and ``asyncsgd replay``, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.run import checkpoint
+from asyncsgd.run.named import named_engine, named_method, named_task, settings
+
+MODULE = """
+import numpy as np
+
+class Mine:
+    def initial(self):
+        return np.ones(4)
+    def update(self, x, worker, seed):
+        return x + 0.1 * np.random.default_rng(seed).standard_normal(4)
+    def evaluate(self, x):
+        print("evaluated", flush=True)
+        return {"loss": float(x @ x)}
+
+def factory(size=3):
+    return Mine()
+
+def wants(size):
+    return Mine()
+
+made = Mine()
+number = 3
+"""
+
+# As the installed command: Python itself does not look for modules in the current directory.
+COMMAND = (sys.executable, "-P", "-m", "asyncsgd")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine_alone.py").write_text(MODULE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine_alone", raising=False)
+    return tmp_path
+
+
+def call(*arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout.replace("evaluated\n", ""), done.stderr
+
+
+def test_train_replay_and_resume(here: Path) -> None:
+    """The task's class is in a module beside the run, and every command finds it there."""
+    code, said, complaints = call(
+        "train", "mine_alone:Mine", "--stepsize", "0.1", "--iterations", "40", "--workers", "2"
+    )
+    assert (code, complaints) == (0, "")
+    assert "delay_adaptive is done: 40 iterations" in said
+    assert "kept in runs/Mine-1" in said
+    code, said, complaints = call("replay", "runs/Mine-1")
+    assert (code, complaints) == (0, "")
+    assert "40 updates agree with those of the run, and the model does bit for bit" in said
+    options = ("--iterations", "60", "--workers", "3", "--seconds", "0,0,0.01", "--json")
+    code, said, complaints = call("train", "--resume", "--directory", "runs/Mine-1", *options)
+    assert (code, complaints) == (0, "")
+    row = json.loads(said)
+    assert (row["iterations"], row["concurrency"], row["interrupted"]) == (60, 3, None)
+    engine = json.loads((here / "runs/Mine-1/run.json").read_text("utf-8"))["engine"]
+    assert (engine["workers"], engine["seconds"]) == (3, [0, 0, 0.01])
+    code, said, _ = call("replay", "runs/Mine-1", "--stop", "45", "--json")
+    assert (code, json.loads(said)["iterations"]) == (0, 45)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals, code: int) -> None:
+    options = ("--stepsize", "0.01", "--iterations", "1000000000", "--every", "10", "--workers", "2")
+    command = [*COMMAND, "train", "mine_alone:made", "--directory", "run", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline() == "evaluated\n"
+        os.killpg(process.pid, number)
+        _, complaints = process.communicate(timeout=120)
+    assert process.returncode == code, complaints
+    first, *others = complaints.splitlines()
+    assert f"delay_adaptive was stopped by {number.name}: " in first
+    assert "Traceback" not in complaints
+    assert any("delays: " in line for line in others)
+    assert others[-1] == "  saved in run: go on with resume=True, or --resume on the command line"
+    [newest, *_] = checkpoint.listed(here / "run" / "checkpoints")
+    assert f" {checkpoint.read(newest).iteration} iterations in " in first
+    end = str(checkpoint.read(newest).iteration + 20)
+    assert call("train", "--resume", "--directory", "run", "--iterations", end)[0] == 0
+    assert asgd.replay("run", task=named_task("mine_alone:made"), method=asgd.delay_adaptive(0.01)).model_compared
+
+
+# ---------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("name", ["Mine", "factory", "made", "made.__class__"])
+def test_a_task_is_named(here: Path, name: str) -> None:
+    assert named_task(f"mine_alone:{name}").initial().tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine_alone", "names nothing; write module:task"),
+        ("mine_alone.py:made", "names a file; name the module: mine_alone:made"),
+        ("sub/mine_alone.py:made", "name the module: sub.mine_alone:made"),
+        ("mine_alnoe:made", r"no module 'mine_alnoe'\); run this where mine_alnoe.py is"),
+        ("mine_alone:mdae", r"mine_alone has no 'mdae'\); check the spelling"),
+        ("mine_alone:number", "is a int; let it be a task"),
+        ("mine_alone:wants", r"cannot be called without arguments \(missing a required argument: 'size'\); give its"),
+    ],
+)
+def test_what_is_no_task(here: Path, name: str, words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        named_task(name)
+
+
+def test_a_module_that_needs_another(here: Path) -> None:
+    (here / "needs_more.py").write_text("import not_installed_at_all", "utf-8")
+    with pytest.raises(UsageError, match="No module named 'not_installed_at_all'; install what it needs"):
+        named_task("needs_more:task")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("4", 4), ("0.5", 0.5), ("true", True), ("True", True), ("False", False), ("None", None), ("linear", "linear")],
+)
+def test_a_setting(text: str, value: Any) -> None:
+    found = settings([f"name={text}"])["name"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("pair", ["concurrency", "=4", "con currency=4"])
+def test_what_is_no_setting(pair: str) -> None:
+    with pytest.raises(BadParameter, match="is no setting; write name=value"):
+        settings([pair])
+
+
+def test_a_method_says_what_it_takes() -> None:
+    with pytest.raises(
+        BadParameter, match="federated_async_sgd takes: stepsize, concurrency, early; set them with --set"
+    ):
+        named_method("federated_async_sgd", {"stepsize": 0.1})
+    with pytest.raises(BadParameter, match=r"is no recipe; pass one of: .*async_sgd"):
+        named_method("sgd", {"stepsize": 0.1})
+
+
+def test_the_engine_of_a_resumed_run() -> None:
+    before = asgd.engines.processes(2, slowdown=[1, 5], threads=2, job_timeout=9.0)
+    described = json.loads(json.dumps(before.describe()))
+    assert named_engine(described, {}) == before
+    assert named_engine(described, {"job_timeout": 3.0}) == asgd.engines.processes(
+        2, slowdown=[1, 5], threads=2, job_timeout=3.0
+    )
+    assert named_engine(described, {"workers": 3}) == asgd.engines.processes(3, threads=2, job_timeout=9.0)
+    with pytest.raises(UsageError, match=r"engine 'ray' cannot be started from the command line; .*pass --workers"):
+        named_engine({"engine": "ray", "workers": 3}, {})
+    assert named_engine({"engine": "ray", "workers": 3}, {"workers": 2}) == asgd.engines.processes(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "task = None is missing; pass module:task, or --resume --directory DIR"),
+        (("mine_alone:made", "--iterations", "5"), "--stepsize = None is missing; pass one"),
+        (("mine_alone:made", "--stepsize", "1"), "--iterations = None is missing"),
+        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--resume"), "pass --directory DIR"),
+        (("--resume", "--directory", "nowhere"), r"nowhere holds no run \(no run.json\)"),
+        (("--resume", "--directory", "x", "--stepsize", "1"), "--stepsize = 1.0 cannot change in the middle of a run"),
+        (
+            ("--resume", "--directory", "x", "--seed", "1"),
+            "--seed = 1 cannot change in the middle of a run; leave it out",
+        ),
+        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is no list of numbers"),
+    ],
+)
+def test_what_cannot_be_trained(here: Path, arguments: tuple[str, ...], words: str) -> None:
+    from typer.testing import CliRunner
+
+    from asyncsgd.cli import app
+
+    found = CliRunner().invoke(app, ["train", *arguments])
+    assert found.exit_code == 1  # `main` makes 2 of it where it is the user's mistake
+    with pytest.raises(asgd.AsyncSGDError, match=words):
+        raise found.exception or AssertionError("nothing was wrong")
+    assert not (here / "runs").exists()
