@@ -6,7 +6,7 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test check bench-simulate bench-engines format venv clean
+.PHONY: help demo paper test check bench-simulate bench-engines docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ bench-simulate: $(VENV)/.dev ## the simulator against C, NumPy, SimPy and torch 
 bench-engines: $(VENV)/.bench ## worker processes against queues, threads, torch RPC and Ray, in one run of half an hour
 	$(VENV)/bin/python benchmarks/engines
 
+docs: $(VENV)/.docs ## build the documentation: see site/index.html; broken links and undocumented names fail
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Read site/index.html in a browser."
+
 format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
 	$(RUN) ruff check --fix-only
 	$(RUN) ruff format
@@ -41,7 +44,7 @@ format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
 venv: $(VENV)/.dev ## only set up .venv, with the tools
 
 clean: ## remove .venv, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks experiments -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:
@@ -72,7 +75,12 @@ $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(PIP) -c constraints.txt -e '.[dev,torch,ray]'
 	@touch $(VENV)/.core $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd and what builds its documentation"
+	@$(PIP) -c constraints.txt -e '.[docs]'
+	@touch $(VENV)/.core $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd, PyTorch and the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev,torch,report]'
+	@$(PIP) -c constraints.txt -e '.[dev,torch,report,tensorboard,mlflow,wandb]'
 	@touch $(VENV)/.core $(VENV)/.report $@

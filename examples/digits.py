@@ -1,6 +1,6 @@
 """Handwritten digits (scikit-learn's) and a small network: an ordinary PyTorch task.
 
-    asyncsgd train examples.digits:task --workers 4 --stepsize 0.05 --iterations 2000
+asyncsgd train examples.digits:task --workers 4 --stepsize 0.05 --iterations 2000
 """
 
 import torch

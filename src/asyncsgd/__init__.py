@@ -44,7 +44,7 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import engines, tasks, theory, trace
+    from asyncsgd import engines, flower, loggers, plot, report, tasks, theory, trace
     from asyncsgd.planning import Plan, plan
     from asyncsgd.run import Replay, TrainingRun, replay, train
     from asyncsgd.simulation import (
@@ -102,8 +102,10 @@ __all__ = [
     "fedasync",
     "fedbuff",
     "federated_async_sgd",
+    "flower",
     "grid",
     "local_sgd",
+    "loggers",
     "methods",
     "mifa",
     "minibatch_sgd",
@@ -112,8 +114,10 @@ __all__ = [
     "over_selection",
     "picky_sgd",
     "plan",
+    "plot",
     "rennala",
     "replay",
+    "report",
     "ringmaster",
     "shuffled_async_sgd",
     "simulate",
@@ -131,8 +135,12 @@ _SIMULATION = "asyncsgd.simulation"
 _LATER = {
     "Trace": "asyncsgd.trace",
     "engines": "asyncsgd.engines",
+    "flower": "asyncsgd.flower",
+    "loggers": "asyncsgd.loggers",
     **dict.fromkeys(("Plan", "plan"), "asyncsgd.planning"),
     **dict.fromkeys(("Replay", "TrainingRun", "replay", "train"), "asyncsgd.run"),
+    "plot": "asyncsgd.plot",
+    "report": "asyncsgd.report",
     "tasks": "asyncsgd.tasks",
     "theory": "asyncsgd.theory",
     "torch_optimizer": "asyncsgd.torch_optimizers",

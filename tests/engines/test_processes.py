@@ -18,7 +18,7 @@ from asyncsgd.core.events import Arrived, Joined, Left, Lost
 from asyncsgd.core.server import Server
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError, Failed, processes
-from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.crew import ProcessCrew, _explain
 from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
 from asyncsgd.testing.faults import Gate, job_seed
@@ -85,6 +85,19 @@ def run_until(server: Server, crew: Any, done: Any) -> bool:
         for report in crew.poll(1.0):
             handle(server, crew, report)
     return True
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (3, "ended by itself with exit code 3"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGKILL, "was killed by SIGKILL, perhaps because memory ran out"),
+        (-40, "was killed by signal 40"),
+    ],
+)
+def test_every_end_has_words(status: int, words: str) -> None:
+    assert _explain(status) == words
 
 
 def test_killed_from_outside_while_idle(setting: Setting) -> None:

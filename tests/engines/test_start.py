@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import types
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines.subject import Subject
+from engines.subject import GUARD, Subject
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, UsageError
@@ -84,6 +86,17 @@ def test_from_a_module_beside_the_script(tmp_path: Path) -> None:
         # The module prints where it is imported: here, and in the process that workers are forked from.
         assert said.count("begin beside") == 2
         subject.none_left()
+
+
+def test_what_a_worker_prints_is_seen(tmp_path: Path) -> None:
+    """Also where nobody reads line by line; in the end workers are killed, and flush nothing then."""
+    program = PROGRAM.replace("        return scaled(x)", "        print('in a worker')\n        return scaled(x)")
+    (tmp_path / "program.py").write_text(program, "utf-8")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=GUARD)
+    assert done.stdout.count("in a worker") >= 30
+    assert done.stdout.count("begin __main__") == 1
 
 
 def test_from_a_thread() -> None:

@@ -62,3 +62,22 @@ class Fickle(Bowl):
     def evaluate(self, x: Vector) -> dict[str, Any]:
         self.left -= 1
         return {"loss": 1 / self.left}
+
+
+class FarOff(Bowl):
+    """Far from 0 the model is finite, but neither its gradient nor its loss is."""
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        return super().update(x, worker, seed) if abs(x[0]) < 1e3 else np.full_like(x, np.nan)
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        return super().evaluate(x) if abs(x[0]) < 1e3 else {"loss": np.nan}
+
+
+class Wordy(Bowl):
+    """Raises at one place, each time with other words on several lines."""
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        if seed % 3 == 0:
+            raise RuntimeError(f"row {seed}\nhas {seed + 1} values\nbut should have {seed + 2}")
+        return super().update(x, worker, seed)

@@ -91,3 +91,59 @@ def test_code_that_raises_here_costs_no_run():
 def test_faults_are_told():
     seen = look(asgd.async_sgd(0.05), faults=Faults(rejected=1, exceptions=2, deaths=3, retired=(1,)))
     assert "3 workers replaced, 2 exceptions in your code, without worker 1 at the end" in words(seen.facts)
+
+
+def test_a_run_that_diverged_between_two_evaluations_is_told_why():
+    """The loss was finite, and fell, whenever it was measured."""
+    task = asgd.tasks.quadratic(dim=8, workers=4, noise=0.1)
+    run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
+    nowhere = np.full_like(run.x, np.nan)
+    for rows in (1, 2):
+        metrics = {name: values[:rows] for name, values in run.metrics.items()}
+        seen = diagnose(run.trace, metrics, asgd.async_sgd(5.0), task, nowhere, Faults(), diverged=True)
+        assert f"not finite any more; its last value before that was {metrics['loss'][-1]:.4g}" in words(seen.problems)
+        assert "the step is too large: try stepsize=0.07" in words(seen.problems)
+    silent = diagnose(run.trace, {}, asgd.async_sgd(5.0), task, nowhere, Faults(), diverged=True)
+    assert silent.problems[0] == "the loss is not finite any more"
+
+
+def test_a_negative_loss_that_rises_is_no_learning():
+    task = asgd.tasks.quadratic(dim=8, workers=4)
+    run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
+    for losses, said in (([-1.0, -0.985], "hardly changed"), ([-1.0, -0.5], "grew"), ([-1.0, -2.0], "")):
+        seen = diagnose(run.trace, {**run.metrics, "loss": np.array(losses)}, None, None, run.x, Faults())
+        assert bool(seen.problems) == bool(said)
+        assert said in words(seen.problems)
+
+
+class Overflows:
+    """½‖x‖² whose gradient overflows far away."""
+
+    def initial(self):
+        return np.ones(3)
+
+    def update(self, x, worker, seed):
+        return x if abs(x[0]) < 1e3 else np.full_like(x, np.nan)
+
+
+def test_l_is_found_at_the_start_where_the_end_has_no_gradient():
+    assert estimate_smoothness(Overflows(), np.full(3, 1e6), [0, 1]) == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(60.0, 1), (0.5, 4)])
+def test_gradients_that_take_long_are_not_waited_for(monkeypatch, seconds, most):
+    """With a clock that moves only while a gradient is computed."""
+    calls = []
+
+    class Slow(Overflows):
+        def update(self, x, worker, seed):
+            calls.append(seconds)
+            return super().update(x, worker, seed)
+
+    monkeypatch.setattr("asyncsgd.run.diagnosis.time.monotonic", lambda: float(np.sum(calls)))
+    task = asgd.tasks.quadratic(dim=3, workers=2)
+    run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1.0, 1.0]), iterations=10)
+    seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Slow(), run.x, Faults())
+    assert len(calls) <= most
+    assert seen.safe_step is None
+    assert "the step cannot be judged: 2 s of gradients here were too few" in words(seen.facts)

@@ -13,7 +13,9 @@ from run.common import Notes, events, sound, train
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadCheckpoint, BadRunDirectory, checkpoint
+from asyncsgd.run.configuration import describe
 from asyncsgd.run.directory import RunDirectory, read_lines
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
@@ -132,6 +134,26 @@ def test_resume_where_there_is_nothing_begins(tmp_path: Path) -> None:
 def test_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
     train(tmp_path, iterations=95, keep=3)
     assert saved(tmp_path) == [95, 80, 60]
+
+
+def test_a_checkpoint_holds_the_model_once(tmp_path: Path) -> None:
+    """Points of jobs in flight would make it as many times larger, and nobody reads them after a resume."""
+    method = asgd.federated_async_sgd(0.05, concurrency=9)
+    train(tmp_path, iterations=50, method=method)
+    state = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).state
+    assert len(state["active"]) == 9
+    assert len(state["update"]["points"]["live"]) == 1
+    sound(train(tmp_path, iterations=90, method=method, resume=True), 90)
+
+
+def test_a_method_with_a_function_goes_on_in_another_process(tmp_path: Path) -> None:
+    """What tells methods apart does not depend on where a function happens to lie."""
+    told = []
+    for _ in range(2):
+        method = asgd.async_sgd(0.05).using(step=Custom(0.05, lambda arrival: 0.9**arrival.delay))
+        told.append(describe(Bowl(), method, asgd.engines.processes(2), 10, 0)["method"])
+    assert told[0] == told[1]
+    assert "lambda" in told[0]
 
 
 # ---------------------------------------------------------------------------------------------- damage

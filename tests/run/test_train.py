@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engines.inline import Inline, InlineCrew
 from run.common import METHOD, Notes, events, sound, train
-from run.tasks import Exploding, Failing, Fickle, Rubbish
+from run.tasks import Exploding, Failing, FarOff, Fickle, Rubbish, Wordy
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Outcome
+from asyncsgd.core.events import Arrived, Outcome
 from asyncsgd.engines import EngineError, processes
+from asyncsgd.engines.base import Report
 from asyncsgd.run import WorkersFailed, checkpoint
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl
@@ -176,6 +179,78 @@ def test_a_listener_that_raises_ends_the_run(tmp_path: Path) -> None:
     sound(train(tmp_path, resume=True), 60)
 
 
+class Clock:
+    """Stands still unless it is told to move."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_the_speed_is_not_that_of_a_single_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job takes a second, and somebody looks far more often."""
+    clock = Clock()
+
+    class Slow(InlineCrew):
+        def poll(self, timeout: float) -> list[Report]:
+            clock.now += 0.25
+            return super().poll(timeout)[:1] if self.newcomers or clock.now % 1 == 0 else []
+
+    monkeypatch.setattr("asyncsgd.run.loop.time", clock)
+    notes = Notes()
+    train(None, engine=Inline(1, Slow), listeners=[notes])
+    late = [status for status in notes.of("progressed") if status.iteration > 10]
+    assert len(late) > 150
+    assert all(0.8 <= status.per_second <= 1.2 for status in late)
+
+
+# ---------------------------------------------------------------------------------------------- interrupts
+
+
+def interrupted_at(iteration: int) -> type[InlineCrew]:
+    class Interrupted(InlineCrew):
+        arrived = 0
+
+        def poll(self, timeout: float) -> list[Report]:
+            if self.arrived >= iteration and not self.newcomers:
+                signal.raise_signal(signal.SIGINT)
+                return []
+            reports = super().poll(timeout)
+            self.arrived += sum(isinstance(report, Arrived) for report in reports)
+            return reports
+
+    return Interrupted
+
+
+@pytest.mark.parametrize("iteration", [0, 24])
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupt_is_summed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], iteration: int, kept: bool
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    notes = Notes()
+    directory = tmp_path / "run" if kept else None
+    with pytest.raises(KeyboardInterrupt, match=f"stopped by SIGINT at iteration {iteration}; "):
+        train(directory, engine=Inline(2, interrupted_at(iteration)), listeners=[notes], progress=True)
+    assert signal.getsignal(signal.SIGINT) is before
+    [run] = notes.of("ended")
+    assert (run.interrupted, run.trace.iterations) == ("SIGINT", iteration)
+    said = capsys.readouterr().err
+    assert f"async_sgd was stopped by SIGINT: {iteration} iterations in " in said
+    assert ("nothing was kept" in said) != ("go on with resume=True" in said) == kept
+    if directory is not None:
+        assert saved(directory)[0] == iteration
+        sound(train(directory, resume=True), 60)
+
+
+def test_a_run_sums_itself_up_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(None, progress=True)
+    said = capsys.readouterr().err
+    assert "async_sgd is done: 60 iterations in " in said
+    assert all(fact in said for fact in run.diagnosis.facts)
+
+
 # ---------------------------------------------------------------------------------------------- divergence
 
 
@@ -203,6 +278,14 @@ def test_a_model_that_is_infinite_before_it_is_measured(tmp_path: Path) -> None:
         assert np.isfinite(points["live"][points["current"]]).all()
 
 
+def test_a_model_that_is_far_off_before_it_is_measured(tmp_path: Path) -> None:
+    """Every update is refused, though the model is finite: the loss tells that it has diverged, and why is said."""
+    run = train(tmp_path, 10**6, asgd.async_sgd(1e6), task=FarOff(), every=10**6)
+    assert run.diverged is not None
+    assert run.faults.retired == (0, 1)
+    assert any("the step is too large" in problem for problem in run.diagnosis.problems)
+
+
 def test_a_loss_that_is_not_finite_ends_the_run() -> None:
     run = train(None, task=Exploding(at=25.0), iterations=100_000)
     assert run.diverged is not None
@@ -223,11 +306,18 @@ def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> N
     assert "Traceback" in shown[0]
     assert "worker " in shown[0]
     [stopped] = events(tmp_path, "stopped")
-    assert saved(tmp_path)[0] == stopped["iteration"] >= 100
+    assert saved(tmp_path)[0] == stopped["iteration"] >= 99  # one worker may still be at the last good job
     assert len(events(tmp_path, "failed")) >= 3
     again = asgd.replay(tmp_path)  # also a run that did not come to its end
     assert again.model_compared
     assert again.iterations == stopped["iteration"]
+
+
+def test_an_exception_with_other_words_each_time_is_shown_once() -> None:
+    notes = Notes()
+    run = train(None, task=Wordy(), listeners=[notes], max_failures=10**9)
+    assert run.faults.exceptions > 10
+    assert len([note for note in notes.of("noted") if "an exception in your code" in note]) == 1
 
 
 def test_exceptions_now_and_then_are_counted(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """One run: what it refuses, what it reports, and that all paths report alike."""
 
-
 import numpy as np
 import pytest
 

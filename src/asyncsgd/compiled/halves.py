@@ -26,7 +26,7 @@ _NOTHING, _SHORT = np.uint32(0), np.uint32(0x7FFF)
 
 
 @borrowing
-def add_and_measure(g: Any, left: Any, total: Any, floats: Any, bits: Any) -> int:
+def add_and_measure(g: Any, left: Any, total: Any, floats: Any, bits: Any) -> Any:
     """``total = g + left``; the exponent of its largest element, -127 if that is next to nothing.
 
     ``floats`` and ``bits`` are one block of memory seen as float32 and as uint32, here and below.

@@ -8,7 +8,8 @@ So e depends on nothing but the updates of this worker that arrived, in their or
 journal know that, which is why such a run can be replayed to the bit like any other.
 
 Reference: Seide et al. 2014, "1-bit stochastic gradient descent and its application to data-parallel distributed
-training of speech DNNs"; Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression schemes".
+training of speech DNNs"; Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression
+schemes".
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 
 TRANSPORTS = ("float16", "bfloat16")
-LARGEST = 15
-"""float16: the largest element of an update is scaled to 2^15 or more, and below 2^16, so that all the range is used."""
+LARGEST = 14
+"""float16: the largest element of an update is scaled to at least 2^14, and below 2^15: all the range is used, and
+rounding it up is no overflow."""
+HUGE = 127
+"""The exponent of numbers that would overflow float32 if they were rounded up: they are cut off."""
 
 
 class Parcel(NamedTuple):
@@ -67,7 +71,9 @@ class Rounding:
     def pack(self, g: Vector) -> Parcel:
         """Q(g + e). The next one overwrites it; `settle` says what became of it."""
         largest = self._measure(g, self._left, self._total, *self._block)
-        exponent = max(-120, min(120, LARGEST - largest)) if self._scales else 0
+        exponent = 0
+        if self._scales:
+            exponent = max(-120, min(120, LARGEST - largest + (largest >= HUGE)))
         self._shorten(self._total, 2.0**exponent, self._halves, *self._block)
         self._pending = True
         return Parcel(self._halves, exponent)

@@ -68,7 +68,8 @@ class TorchTask:
 
     def __repr__(self) -> str:
         kind, data = type(self._module).__name__, "own" if self.heterogeneous else "shared"
-        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {self.workers or 'any number of'} workers, {data} data>"
+        workers = "any number of" if self.workers is None else self.workers
+        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {workers} workers, {data} data>"
 
     def __getstate__(self) -> dict[str, Any]:
         seen: dict[int, Any] = {}

@@ -119,8 +119,8 @@ def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, flows: bool) -> 
     jobs, now, row = trace.jobs, trace.iterations, rows.tolist()
     column = {name: getattr(jobs, name).tolist() for name in DTYPES}
     assigned, begin, end = (_ticks(times, scale).tolist() for times in (found.assigned, found.begin, found.end))
-    began = ((found.begin < found.end) | jobs.arrived).tolist()
     waited = found.waited.tolist()
+    began = ((found.begin < found.end) | jobs.arrived | (jobs.in_flight & ~found.waited)).tolist()
     for job in range(len(jobs)):
         outcome = Outcome(column["outcome"][job])
         word = outcome.name.lower().replace("_", " ")

@@ -327,4 +327,5 @@ def _explain(status: int) -> str:
     if status >= 0:
         return f"ended by itself with exit code {status}"
     hint = ", perhaps because memory ran out" if status == -signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-status).name}{hint}"
+    known = -status in set(signal.Signals)  # most real-time signals have no name
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}{hint}"

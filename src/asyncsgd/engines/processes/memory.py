@@ -25,7 +25,11 @@ def anonymous_file(name: str) -> int:
 
 
 class Slots:
-    """Vectors of one length and dtype over one descriptor; slot k is mapped when first asked for."""
+    """Vectors of one length and dtype over one descriptor; slot k is mapped when first asked for.
+
+    Slots 0, 1-2, 3-6, 7-14, ... are mapped together: every mapping holds a descriptor, of which a process has few, and
+    memory that nobody has touched costs nothing.
+    """
 
     def __init__(self, descriptor: int, n: int, dtype: DTypeLike, *, owner: bool) -> None:
         self.descriptor = descriptor
@@ -33,6 +37,7 @@ class Slots:
         unit = mmap.ALLOCATIONGRANULARITY
         self._stride = -(-n * self._dtype.itemsize // unit) * unit
         self._arrays: dict[int, NDArray[Any]] = {}
+        self._windows: dict[int, mmap.mmap] = {}  # by the first slot in it
         self._size = 0
 
     @classmethod
@@ -43,12 +48,21 @@ class Slots:
     def __getitem__(self, slot: int) -> NDArray[Any]:
         found = self._arrays.get(slot)
         if found is None:
-            end = (slot + 1) * self._stride
-            if self._owner and end > self._size:
-                os.ftruncate(self.descriptor, end)
-                self._size = end
-            window = mmap.mmap(self.descriptor, self._stride, offset=slot * self._stride)
-            found = self._arrays[slot] = np.frombuffer(window, self._dtype, self._n)
+            count = 1 << ((slot + 1).bit_length() - 1)
+            first = count - 1
+            start = (slot - first) * self._stride
+            found = np.frombuffer(self._window(first, count), self._dtype, self._n, start)
+            self._arrays[slot] = found
+        return found
+
+    def _window(self, first: int, count: int) -> mmap.mmap:
+        found = self._windows.get(first)
+        if found is None:
+            start, length = first * self._stride, count * self._stride
+            if self._owner and start + length > self._size:
+                os.ftruncate(self.descriptor, start + length)
+                self._size = start + length
+            found = self._windows[first] = mmap.mmap(self.descriptor, length, offset=start)
         return found
 
     def close(self) -> None:
@@ -57,3 +71,4 @@ class Slots:
             os.close(self.descriptor)
             self.descriptor = -1
         self._arrays.clear()
+        self._windows.clear()

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import traceback
+from io import TextIOWrapper
 from typing import Any
 
 from asyncsgd.engines.processes.memory import Slots
@@ -31,6 +32,9 @@ def main(descriptor: int, server: int) -> None:
     """Serve one server, the process with this number, until it hangs up."""
     _die_with(server)  # while the task is being loaded, nobody looks whether it hangs up
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops us
+    for stream in (sys.stdout, sys.stderr):  # a worker that is killed flushes nothing
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     line = socket.socket(fileno=descriptor)
     Nursery(line).run()
 

@@ -1,0 +1,63 @@
+"""How Griffe is to read our source for the reference.
+
+Docstrings end in plain doctests, which Markdown would take for quotations: they become blocks of code. And a function
+that has the name of its module, as in ``from asyncsgd.theory.speedup import speedup``, is what the name means, as in
+Python.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import griffe
+
+DOCTEST = re.compile(r"^(?P<indent> *)>>> .*?(?=\n *\n|\Z)", re.DOTALL | re.MULTILINE)
+DIAGRAM = re.compile(r"^( *)::\n", re.MULTILINE)
+
+
+class Reading(griffe.Extension):
+    """See the module."""
+
+    def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
+        """All of it at once, because a module whose name means a function is not found any more afterwards."""
+        everything = list(_inside(pkg))
+        for found in everything:
+            if found.docstring is not None:
+                text = DIAGRAM.sub(r"\1\n", found.docstring.value)
+                found.docstring.value = DOCTEST.sub(_fenced, text)
+        loader.resolve_aliases(implicit=True, external=False)
+        for module in everything:
+            for name, member in list(module.members.items()) if module.is_module else ():
+                meant = _meant(member)
+                if meant is not None:
+                    module.members[name] = griffe.Alias(name, target=meant, parent=module)
+
+
+def _fenced(doctest: re.Match[str]) -> str:
+    indent = doctest["indent"]
+    return f"{indent}```pycon\n{doctest[0]}\n{indent}```"
+
+
+def _inside(found: griffe.Object) -> Iterator[griffe.Object]:
+    yield found
+    for member in found.members.values():
+        if not member.is_alias:
+            yield from _inside(member)
+
+
+def _meant(member: griffe.Object | griffe.Alias) -> griffe.Object | None:
+    """The function that is exported under the name of its module, if this is such a module, or an alias of one."""
+    try:
+        module = member.final_target if member.is_alias else member
+    except griffe.AliasResolutionError:
+        return None
+    package = module.parent
+    if not module.is_module or package is None or module.name not in (package.exports or ()):
+        return None
+    inner = module.members.get(module.name)
+    if inner is None:
+        return None
+    found = inner.final_target if inner.is_alias else inner
+    return None if found.is_module else found

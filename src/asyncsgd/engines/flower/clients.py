@@ -1,0 +1,54 @@
+"""How clients are treated: how long they may take, what is believed, when one is left out for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from asyncsgd.core.check import count, positive
+from asyncsgd.core.errors import BadParameter
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What is asked of clients, and what is done about those who fail.
+
+    Args:
+        minimum: Clients that must be connected before the first job is sent; by default 2, or as many as a round
+            of the method needs.
+        timeout: Seconds that a job may take, from the moment it is sent. Jobs are sent when their client is free, so
+            waiting in line does not use it up.
+        queue: Jobs that one client may be given at once, running and waiting, under methods that draw busy clients
+            too (Algorithm 2); by default half of the concurrency, so that a client which hangs cannot take all.
+        max_norm: Refuse updates that are longer than this; None: any length. Clipping, which shortens them
+            instead, belongs to the method: ``asgd.clipped(method, clip=...)``.
+        max_failures: After so many failures in a row a client is left out for a while.
+        pause: For how many seconds, the first time; it doubles each time until a good update comes.
+        replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.
+            ``"updates"``: they return that difference themselves.
+        weighted_by: The metric by which other metrics are averaged.
+
+    >>> Clients(minimum=4, max_norm=10.0).timeout
+    3600.0
+    """
+
+    minimum: int | None = None
+    timeout: float = 3600.0
+    queue: int | None = None
+    max_norm: float | None = None
+    max_failures: int = 3
+    pause: float = 60.0
+    replies: Literal["models", "updates"] = "models"
+    weighted_by: str = "num-examples"
+
+    def __post_init__(self) -> None:
+        for name in ("minimum", "queue", "max_failures"):
+            value = getattr(self, name)
+            if value is not None:
+                count(name, value)
+        positive("timeout", self.timeout)
+        positive("pause", self.pause)
+        if self.max_norm is not None:
+            positive("max_norm", self.max_norm)
+        if self.replies not in ("models", "updates"):
+            raise BadParameter("replies", self.replies, "is not known", 'pass "models" or "updates"')

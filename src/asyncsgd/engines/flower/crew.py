@@ -1,0 +1,307 @@
+"""The connected clients, seen from the server: who has which job, who failed, who is left out for a while."""
+
+from __future__ import annotations
+
+import math
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
+from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Noted, Rejected, Report
+from asyncsgd.engines.flower.evaluation import Evaluations
+from asyncsgd.engines.flower.layout import Arrays
+from asyncsgd.engines.flower.letters import Letters
+from asyncsgd.engines.flower.member import Member
+from asyncsgd.engines.flower.memory import Memory
+from asyncsgd.engines.flower.metrics import Means
+from asyncsgd.engines.flower.post import UNDELIVERED, Good, Letter, Outcome, Over, Post, Refused, Trouble
+from asyncsgd.engines.flower.rollcall import SELDOM, Roll, RollCall
+from asyncsgd.engines.flower.roster import Roster
+
+if TYPE_CHECKING:
+    from asyncsgd.engines.flower.engine import Flower
+
+EXPIRED = (UNDELIVERED, 3, 4)
+"""Flower's codes for a message, or its reply, that is gone: most often its time-to-live is over."""
+OFFLINE = 5
+CODES = {
+    0: "an unknown error",
+    1: "the ClientApp cannot be loaded",
+    2: "the ClientApp raised an exception",
+    6: "a mod of the ClientApp refused",
+    7: "the app bundle is invalid",
+    8: "the ClientApp ended without a reply",
+}
+CLOSING = 5.0
+"""Seconds that threads in the middle of a call get to end."""
+REMIND = 60.0
+"""Seconds between two reminders that nobody is there."""
+
+
+class FlowerCrew(Crew):
+    """Clients of a Flower grid. Each is sent one message at a time; replies come in through one queue."""
+
+    def __init__(self, engine: Flower, x: Vector) -> None:
+        self._engine, self._rules = engine, engine.clients
+        self.dtype = x.dtype
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._post = Post(engine.grid, self._inbox)
+        simulated = type(engine.grid).__name__ == "InMemoryGrid"
+        self._roster = Roster(engine.folder, simulated=simulated, resume=engine.resume)
+        self._memory = Memory(engine, x)
+        self._letters = Letters(engine, self._memory, x)
+        self._evaluations = Evaluations(self._letters)
+        self._members: dict[int, Member] = {}
+        self._live: dict[int, Letter] = {}  # job -> its letter
+        self._told = Means()  # since the last evaluation
+        self._longest = 0.0
+        self._open = False
+        self._seen = -1  # nodes at the last look
+        self._remind_at = time.monotonic() + REMIND
+        self._fatal: EngineError | None = None
+        self._closed = False
+        self.history: list[dict[str, Any]] = []
+        """What clients have reported, averaged, in order."""
+        self._roll = RollCall(engine.grid, self._inbox)
+
+    # ------------------------------------------------------------------------------------------ for the run
+
+    def execute(self, command: Command) -> None:
+        job = command.job
+        member = self._members.get(job.worker)
+        if isinstance(command, Assign):
+            if member is not None and member.present:  # else the server is about to hear that it left
+                letter = self._live[job.id] = self._letters.train(member, command)
+                member.waiting.append(letter)
+                self._send(member)
+        elif member is not None and (given := self._live.pop(job.id, None)) is not None:
+            member.drop(given)
+
+    def poll(self, timeout: float) -> list[Report]:
+        if self._fatal is not None:
+            raise self._fatal
+        reports: list[Report] = []
+        now = time.monotonic()
+        self._welcome_back(now, reports)
+        self._remind(now, reports)
+        self._memory.save(now)
+        try:
+            self._take(self._inbox.get(timeout=0.0 if reports else timeout), reports)
+            while True:
+                self._take(self._inbox.get_nowait(), reports)
+        except Empty:
+            return reports
+
+    def retire(self, worker: int) -> None:
+        member = self._members[worker]
+        member.retired = True
+        self._leave(member)
+
+    def finish(self) -> list[Noted]:
+        reports: list[Report] = []
+        self._note([self._told_since()] if self._told.replies else [], reports)
+        for letter in self._live.values():
+            self._members[letter.worker].drop(letter)
+        self._live.clear()
+        deadline = time.monotonic() + 10 + 2 * self._longest
+        while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
+            try:
+                reports += self.poll(min(left, SELDOM))
+            except EngineError as error:
+                reports.append(Noted("trouble", {"reason": str(error)}, str(error)))
+                break
+        self._note(self._evaluations.close(), reports)
+        out = {member.number: member.was_left_out() for member in self._members.values() if member.left_out}
+        if out:
+            worst = max(out, key=lambda worker: out[worker])
+            words = f"{len(out)} of the clients were left out for a while, client {worst} for {out[worst]:.0f} s"
+            bias = f"{words}: the model leans towards the data of the others"
+            reports.append(Noted("bias", {"left_out": {str(worker): out[worker] for worker in out}}, bias))
+        return [report for report in reports if isinstance(report, Noted)]
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._roll.close(CLOSING)
+        self._post.close(CLOSING)
+        self._memory.save(math.inf)
+
+    # ------------------------------------------------------------------------------------------ for the task
+
+    @property
+    def carried(self) -> Arrays:
+        """The arrays that are not in the vector, as clients are sent them now."""
+        return self._memory.carried
+
+    def measured(self, iteration: int, record: Any) -> None:
+        """The server has evaluated a model: let the clients do so too, if that was asked for."""
+        if self._told.replies:
+            self._inbox.put(self._told_since())
+        if self._engine.evaluate_config is not None:
+            self._evaluations.ask(iteration, record)
+            self._evaluate()
+
+    # ------------------------------------------------------------------------------------------ what has happened
+
+    def _take(self, item: Any, reports: list[Report]) -> None:
+        match item:
+            case Roll():
+                self._look_at(item, reports)
+            case Noted():
+                self._note([item], reports)
+            case (_, Over(reason=reason)):
+                fix = "start it again, with resume=True to go on from the checkpoint"
+                self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
+            case (letter, outcome):
+                self._answered(letter, outcome, reports)
+
+    def _answered(self, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
+        member = self._members[letter.worker]
+        was_current = member.current is letter  # else of a time before it left
+        if was_current:
+            member.current = None
+        if letter.kind == "evaluate":
+            self._note(self._evaluations.answered(letter, outcome), reports)
+            self._evaluate()
+        else:
+            self._live.pop(letter.number, None)
+            self._trained(member, letter, outcome, reports)
+        if was_current and isinstance(outcome, Trouble) and outcome.code == OFFLINE:
+            self._lose(member, reports)
+        self._send(member)
+
+    def _trained(self, member: Member, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
+        job, worker = letter.number, letter.worker
+        match outcome:
+            case Good(value=(update, carried, told), seconds=seconds):
+                self._longest = max(self._longest, seconds)
+                member.failures = member.pauses = 0
+                if letter.wanted:
+                    self._memory.take(worker, carried)
+                    if told is not None:
+                        self._told.add(worker, told)
+                    reports.append(Arrived(job, update, worker, checked=True))
+                return
+            case Refused(reason=why):
+                report: Report = Rejected(job, worker, why)
+            case Trouble(code=code, reason=why) if code in EXPIRED:
+                late = f"client {worker} did not answer job {job} in {self._rules.timeout:g} s"
+                why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
+                report = Lost(job)
+            case Trouble(code=code, reason=why):
+                report = Failed(job, worker, f"{CODES.get(code, f'error {code}')}: {why}")
+        if letter.wanted and not (isinstance(outcome, Trouble) and outcome.code == OFFLINE):
+            if isinstance(report, Lost):
+                reports.append(Noted("unanswered", {"worker": worker, "job": job, "reason": why}, why))
+            reports.append(report)
+            self._failed(member, why, reports)
+
+    # ------------------------------------------------------------------------------------------ coming and going
+
+    def _online(self) -> list[Member]:
+        return [member for member in self._members.values() if member.online and not member.retired]
+
+    def _look_at(self, roll: Roll, reports: list[Report]) -> None:
+        here = self._roster.number(roll.nodes)
+        for worker, node in here.items():
+            member = self._members.get(worker)
+            if member is None:
+                self._members[worker] = Member(worker, node.node_id)
+                reports.append(Noted("client", {"worker": worker, "node": self._roster.name(worker)}))
+            elif not member.online and roll.began > member.left_at:
+                member.online, member.node = True, node.node_id
+        for member in self._members.values():
+            if member.number not in here:
+                self._lose(member, reports)
+        if not self._open:  # nodes come one by one: the run begins once there are enough, and as many as a moment ago
+            self._open = len(here) >= self._engine.workers and len(here) == self._seen
+            self._seen = len(here)
+        if self._open:
+            self._roll.interval = SELDOM
+            self._join(reports)
+            self._evaluate()
+
+    def _join(self, reports: list[Report]) -> None:
+        new = [
+            member
+            for member in self._online()
+            if not member.present and member.back_at is None and Left(member.number) not in reports
+        ]
+        for member in new:
+            member.present = True
+        if new:
+            reports.append(Joined(sorted(member.number for member in new)))
+
+    def _lose(self, member: Member, reports: list[Report]) -> None:
+        """It is offline. Whatever it was doing is lost, should it come back."""
+        if not member.online:
+            return
+        member.online = False
+        if member.present:
+            reports.append(Died(member.number, "is not connected any more"))
+            reports.append(Left(member.number))
+        self._leave(member)
+        member.current = None
+        member.waiting.clear()
+        self._note(self._evaluations.gone(member.number), reports)
+
+    def _leave(self, member: Member) -> None:
+        member.leave(time.monotonic())
+        for job in [job for job, letter in self._live.items() if letter.worker == member.number]:
+            del self._live[job]
+
+    def _failed(self, member: Member, why: str, reports: list[Report]) -> None:
+        """Who fails again and again is left out for a while, longer each time."""
+        member.failures += 1
+        if member.failures < self._rules.max_failures:
+            return
+        pause = member.pause(self._rules.pause)
+        member.failures = self._rules.max_failures - 1  # it gets one chance
+        last = why.strip().splitlines()[-1] if why.strip() else "no words"
+        words = f"client {member.number} is left out for {pause:g} s after failing again and again, at last: {last}"
+        bias = "meanwhile the model leans towards the data of the other clients"
+        details = {"worker": member.number, "pause": pause, "reason": last}
+        reports.append(Noted("left_out", details, f"{words}; {bias}"))
+        reports.append(Left(member.number))
+        self._leave(member)
+        online = self._online()
+        if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
+            fix = "mend the ClientApp and go on with resume=True"
+            self._fatal = EngineError(f"every client fails, at last client {member.number}: {why}; {fix}")
+
+    def _welcome_back(self, now: float, reports: list[Report]) -> None:
+        due = [member for member in self._members.values() if member.back_at is not None and member.back_at <= now]
+        for member in due:
+            member.back_at = None
+        if due and self._open:
+            self._join(reports)
+
+    def _remind(self, now: float, reports: list[Report]) -> None:
+        if any(member.present for member in self._members.values()):
+            self._remind_at = now + REMIND
+        elif now >= self._remind_at:
+            self._remind_at = now + REMIND
+            online = len(self._online())
+            words = f"waiting for clients: {online} connected, {self._engine.workers} are needed to begin"
+            reports.append(Noted("waiting", {"online": online}, words))
+
+    # ------------------------------------------------------------------------------------------ small things
+
+    def _send(self, member: Member) -> None:
+        if (letter := member.next()) is not None:
+            self._post.send(letter)
+
+    def _evaluate(self) -> None:
+        for member in self._evaluations.begin(self._online()):
+            self._send(member)
+
+    def _note(self, notes: list[Noted], reports: list[Report]) -> None:
+        self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        reports += notes
+
+    def _told_since(self) -> Noted:
+        row = {"kind": "train", **self._told.row()}
+        self._told = Means()
+        return Noted("client_metrics", row)

@@ -1,0 +1,98 @@
+"""Evaluation on clients while training goes on: one model at a time, at the pace of the slowest client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncsgd.engines.base import Noted
+from asyncsgd.engines.flower.letters import Letters
+from asyncsgd.engines.flower.member import Member
+from asyncsgd.engines.flower.metrics import Means
+from asyncsgd.engines.flower.post import Good, Letter, Outcome, Refused, Trouble
+
+
+@dataclass
+class _Round:
+    """One model, evaluated by those who were there when it began."""
+
+    iteration: int
+    pending: set[int]
+    means: Means = field(default_factory=Means)
+    failed: int = 0
+    why: str = ""
+
+
+class Evaluations:
+    """A model that comes while clients are busy with another waits; of several that wait, the newest counts."""
+
+    def __init__(self, letters: Letters) -> None:
+        self._letters = letters
+        self._round: _Round | None = None
+        self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to come."""
+        return self._round is not None or self._next is not None
+
+    def ask(self, iteration: int, record: Any) -> None:
+        """Evaluate this model next."""
+        self._next = iteration, record
+
+    def begin(self, members: Iterable[Member]) -> list[Member]:
+        """If nothing else is under way, put letters in line; whose lines have changed."""
+        members = list(members)
+        if self._round is not None or self._next is None or not members:
+            return []
+        (iteration, record), self._next = self._next, None
+        self._round = _Round(iteration, {member.number for member in members})
+        for member in members:
+            member.waiting.append(self._letters.evaluate(member, iteration, record))
+        return members
+
+    def answered(self, letter: Letter, outcome: Outcome) -> list[Noted]:
+        """A client has answered; a note if it was the last."""
+        here = self._round
+        if here is None or letter.number != here.iteration or letter.worker not in here.pending:
+            return []
+        match outcome:
+            case Good(value=told) if told is not None:
+                here.means.add(letter.worker, told)
+            case Good():
+                here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
+            case Refused(reason=why) | Trouble(reason=why):
+                here.failed, here.why = here.failed + 1, why
+        return self.gone(letter.worker)
+
+    def gone(self, worker: int) -> list[Noted]:
+        """Nothing will come from this client (any more); a note if it was the last."""
+        if self._round is None:
+            return []
+        self._round.pending.discard(worker)
+        return [] if self._round.pending else self.close()
+
+    def close(self) -> list[Noted]:
+        """Whatever is missing will be missing."""
+        if self._round is None:
+            return []
+        done, self._round = self._round, None
+        row = {"kind": "evaluate", "at": done.iteration, "failed": done.failed, **done.means.row()}
+        words = f"clients, model of iteration {done.iteration}: {describe(row, done.why)}"
+        return [Noted("client_metrics", row, words)]
+
+
+def describe(row: dict[str, Any], why: str = "") -> str:
+    """One line.
+
+    >>> from asyncsgd.engines.flower.metrics import Told
+    >>> means = Means()
+    >>> means.add(0, Told(10.0, {"accuracy": 0.5}))
+    >>> describe({**means.row(), "failed": 1}, "no data")
+    'accuracy 0.5 (1 client, 10 examples; 1 failed: no data)'
+    """
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in list(row["metrics"].items())[:6]) or "no numbers"
+    who = f"{row['clients']} client{'s' * (row['clients'] != 1)}, {row['examples']:.0f} examples"
+    failed = f"; {row['failed']} failed: {why.splitlines()[-1] if why else 'no words'}" if row.get("failed") else ""
+    return f"{shown} ({who}{failed})"

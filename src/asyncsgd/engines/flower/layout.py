@@ -1,0 +1,150 @@
+"""Named arrays as one flat vector and back: what Flower calls an ArrayRecord, what the server calls x.
+
+Arrays of floating-point numbers are *trained*: they make up the vector. Two kinds are *carried* beside it, as a rule
+for updates makes no sense for them:
+
+- statistics of data, such as a BatchNorm layer's running mean and variance: stepping along differences can make a
+  variance negative. Clients are sent the mean of what clients returned last.
+- whole numbers and booleans, such as its count of batches: clients are sent the median of what clients returned last,
+  so that a single liar cannot set them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Vector
+from asyncsgd.engines.flower.arrays import NUMPY, BadReply, view
+
+Arrays = Mapping[str, NDArray[Any]]
+FLOATS = ("float16", "float32", "float64")
+STATISTICS = ("*running_mean", "*running_var")
+"""How PyTorch calls them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array: its place in the flat vector, or how it is carried beside it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    place: slice | None
+    rule: Literal["trained", "mean", "median"]
+
+    def check(self, values: NDArray[Any]) -> None:
+        """Refuse carried numbers that would break every client."""
+        if self.rule == "mean":
+            if not np.isfinite(values).all():
+                raise BadReply(f"array {self.name!r} holds NaN or infinity")
+            if self.name.endswith("var") and (values < 0).any():
+                raise BadReply(f"array {self.name!r} holds a negative variance")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays make up the model, and where each is in the vector."""
+
+    parts: tuple[Part, ...]
+    dtype: np.dtype[Any]
+    """Of the vector: float64 if any array is, else float32. Arrays of another dtype are rounded when they are sent."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS) -> Layout:
+        """The layout of a model that we trust: the initial arrays."""
+        parts: list[Part] = []
+        start = 0
+        for name, array in record.items():
+            if array.stype != NUMPY:
+                raise BadParameter("initial_arrays", name, f"is serialized as {array.stype}", "pass NumPy arrays")
+            dtype, shape = np.dtype(array.dtype), tuple(array.shape)
+            if dtype.kind in "iub":
+                parts.append(Part(name, shape, dtype, None, "median"))
+            elif dtype.name not in FLOATS:
+                fix = f"pass arrays of {', '.join(FLOATS)}, whole numbers or booleans"
+                raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
+            elif any(fnmatchcase(name, pattern) for pattern in statistics):
+                parts.append(Part(name, shape, dtype, None, "mean"))
+            else:
+                stop = start + int(np.prod(shape, dtype=np.int64))
+                parts.append(Part(name, shape, dtype, slice(start, stop), "trained"))
+                start = stop
+        if start == 0:
+            fix = "pass the model's arrays: ArrayRecord(model.state_dict())"
+            raise BadParameter("initial_arrays", list(record), "hold nothing to train", fix)
+        wide = any(part.place and part.dtype == np.float64 for part in parts)
+        return cls(tuple(parts), np.dtype(np.float64 if wide else np.float32))
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return max(int(part.place.stop) for part in self.parts if part.place)
+
+    @property
+    def carried(self) -> tuple[Part, ...]:
+        """What is not in the vector."""
+        return tuple(part for part in self.parts if part.place is None)
+
+    def split(self, record: Mapping[str, Any]) -> tuple[Vector, dict[str, NDArray[Any]]]:
+        """(the vector, what is carried) of a model that we trust."""
+        x: Vector = np.empty(self.size, self.dtype)
+        carried = {}
+        for part in self.parts:
+            values = record[part.name].numpy()
+            if part.place is None:
+                carried[part.name] = values
+            else:
+                x[part.place] = values.reshape(-1)
+        return x, carried
+
+    def join(self, x: Vector, carried: Arrays) -> Any:
+        """The ``flwr.app.ArrayRecord`` of a vector and of what is carried."""
+        from flwr.app import Array, ArrayRecord
+
+        arrays = {}
+        for part in self.parts:
+            values = carried[part.name] if part.place is None else x[part.place].reshape(part.shape)
+            arrays[part.name] = Array(np.asarray(values.astype(part.dtype, copy=False)))
+        return ArrayRecord(arrays)
+
+    def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The arrays that a stranger sent, as views, if they are this model's; raises `BadReply`."""
+        known = {part.name for part in self.parts}
+        if record.keys() != known:
+            wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
+            wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
+            raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
+        return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in self.parts}
+
+    def difference(self, sent: Vector, returned: Arrays) -> Vector:
+        """``x_sent - x_returned``, with x_sent as it was sent: in the dtype of each array."""
+        update: Vector = np.empty(self.size, self.dtype)
+        with np.errstate(all="ignore"):  # whatever is not finite is refused as such
+            for part in self.parts:
+                if part.place is not None:
+                    before = sent[part.place].astype(part.dtype, copy=False)
+                    np.subtract(before, returned[part.name].reshape(-1), out=update[part.place], dtype=self.dtype)
+        return update
+
+    def gather(self, returned: Arrays) -> Vector:
+        """The vector that a client returned, where clients send updates instead of models."""
+        update: Vector = np.empty(self.size, self.dtype)
+        for part in self.parts:
+            if part.place is not None:
+                update[part.place] = returned[part.name].reshape(-1)
+        return update
+
+    def keep(self, returned: Arrays) -> dict[str, NDArray[Any]]:
+        """What is carried, checked and copied out of a reply."""
+        kept = {}
+        for part in self.carried:
+            part.check(returned[part.name])
+            kept[part.name] = returned[part.name].astype(part.dtype)
+        return kept

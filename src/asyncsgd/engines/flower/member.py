@@ -1,0 +1,61 @@
+"""One client as the server sees it: what it does, what waits for it, how often it failed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from asyncsgd.engines.flower.post import Letter
+
+LONGEST = 6
+"""Doublings of the pause of a client that keeps failing."""
+
+
+class Member:
+    """Written to by the crew alone."""
+
+    def __init__(self, number: int, node: int) -> None:
+        self.number, self.node = number, node
+        self.online = True
+        self.present = False  # the server has been told that it joined, and not that it left
+        self.retired = False
+        self.left_at = 0.0
+        self.current: Letter | None = None  # sent, no reply yet
+        self.waiting: deque[Letter] = deque()
+        self.failures = 0  # in a row
+        self.pauses = 0  # in a row: each is twice as long
+        self.back_at: float | None = None  # left out until then
+        self.left_out = 0.0  # seconds in all, the present pause to its end included
+
+    def next(self) -> Letter | None:
+        """The letter to send now: one at a time, as a simulated client would take several at once."""
+        if self.current is not None or not self.waiting:
+            return None
+        self.current = self.waiting.popleft()
+        return self.current
+
+    def drop(self, letter: Letter) -> None:
+        """It is not wanted any more. A client cannot be stopped: if it has the letter, it works on."""
+        letter.wanted = False
+        if letter is not self.current:
+            self.waiting = deque(other for other in self.waiting if other is not letter)
+
+    def leave(self, now: float) -> None:
+        """The server is told that it left: whatever it had is over."""
+        self.present, self.left_at = False, now
+        for letter in (self.current, *self.waiting):
+            if letter is not None and letter.kind == "train":
+                letter.wanted = False
+        self.waiting = deque(letter for letter in self.waiting if letter.wanted)
+
+    def pause(self, seconds: float) -> float:
+        """Leave it out for a while; how long."""
+        pause = seconds * 2.0 ** min(self.pauses, LONGEST)
+        self.pauses += 1
+        self.back_at = time.monotonic() + pause
+        self.left_out += pause
+        return pause
+
+    def was_left_out(self) -> float:
+        """Seconds up to now."""
+        return self.left_out - max(0.0, (self.back_at or 0.0) - time.monotonic())

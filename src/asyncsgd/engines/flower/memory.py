@@ -1,0 +1,91 @@
+"""What outlives the run beside its checkpoints: the carried arrays and, if they are to be kept, the updates."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.events import Vector
+from asyncsgd.engines.flower.layout import Arrays, Layout, Part
+from asyncsgd.trace.atomic import replacing, write_bytes
+
+if TYPE_CHECKING:
+    from asyncsgd.engines.flower.engine import Flower
+
+CARRIED = "carried.safetensors"
+UPDATES = "updates"
+INITIAL = "initial.npy"
+SECONDS = 1.0
+"""Between two writes of the carried arrays."""
+HEARD = 32
+"""Clients whose carried arrays are remembered: those heard last."""
+
+
+class Memory:
+    """Files of its own in the directory of the run."""
+
+    def __init__(self, engine: Flower, x: Vector) -> None:
+        self._folder, self._engine, self._layout = engine.folder, engine, engine.layout
+        self.carried: Arrays = dict(engine.carried)
+        self._last: OrderedDict[int, Arrays] = OrderedDict()  # of each client
+        self._changed = False
+        self._next = 0.0
+        if engine.resume and self._folder is not None and (self._folder / CARRIED).exists():
+            self.carried = _read(self._folder / CARRIED, engine.layout) or self.carried
+        if engine.keep_updates and self._folder is not None:
+            (self._folder / UPDATES).mkdir(exist_ok=True)
+            with replacing(self._folder / UPDATES / INITIAL) as file:
+                np.save(file, x)
+
+    def take(self, worker: int, returned: Arrays) -> None:
+        """A good reply brought these."""
+        if not returned or self._engine.freeze:
+            return
+        self._last[worker] = returned
+        self._last.move_to_end(worker)
+        if len(self._last) > HEARD:
+            self._last.popitem(last=False)
+        parts = self._layout.carried
+        self.carried = {part.name: middle(part, [last[part.name] for last in self._last.values()]) for part in parts}
+        self._changed = True
+
+    def save(self, now: float) -> None:
+        """Write the carried arrays if they have changed, now and then."""
+        if self._folder is None or not self._changed or now < self._next:
+            return
+        from safetensors.numpy import save
+
+        arrays = {name: np.array(values, order="C") for name, values in self.carried.items()}
+        write_bytes(self._folder / CARRIED, save(arrays))
+        self._changed, self._next = False, now + SECONDS
+
+    def keep(self, job: int, update: Vector) -> None:
+        """Keep an update for `asyncsgd.replay`."""
+        if self._engine.keep_updates and self._folder is not None:
+            with replacing(self._folder / UPDATES / f"{job:012d}.npy") as file:
+                np.save(file, update)
+
+
+def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:
+    """Their mean, or for whole numbers the lower median, coordinate by coordinate: one of the values that are there."""
+    together = np.stack(values)
+    if part.rule == "mean":
+        return np.asarray(together.mean(axis=0, dtype=np.float64).astype(part.dtype))
+    place = (len(values) - 1) // 2
+    return np.asarray(np.partition(together, place, axis=0)[place])
+
+
+def _read(path: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
+    """None if it is of another model."""
+    from safetensors.numpy import load_file
+
+    found: dict[str, NDArray[Any]] = load_file(path)
+    parts = {part.name: part for part in layout.carried}
+    fits = found.keys() == parts.keys() and all(
+        values.shape == parts[name].shape and values.dtype == parts[name].dtype for name, values in found.items()
+    )
+    return found if fits else None

@@ -1,0 +1,149 @@
+"""What runs at the other end: a process that Ray has placed, which loads the task and computes jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import BadUpdate
+from asyncsgd.core.events import Vector
+from asyncsgd.core.fit import check_update
+from asyncsgd.core.work import Gradient
+from asyncsgd.engines.processes.memory import Slots
+from asyncsgd.engines.threads import limited
+from asyncsgd.engines.transport import Parcel, Rounding, Unpacking
+
+KEY = 16
+"""Bytes by which a worker knows that the memory it has found is the server's."""
+
+
+class Kind(IntEnum):
+    """What became of a job."""
+
+    DONE = 1
+    REJECTED = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a worker is told when it starts."""
+
+    worker: int
+    n: int
+    dtype: str
+    threads: int
+    transport: str | None
+    slowdown: float
+    seconds: float
+    path: tuple[str, ...]
+    """Where the server looks for modules; what of that exists here is looked at too, after everything else."""
+    memory: tuple[int, int, int, int, bytes] | None
+    """The server's process, its descriptors of points, updates and key, and the key: on one machine that is enough."""
+
+
+class Worker:
+    """Computes one job at a time. Ray calls the methods in the order in which the server did."""
+
+    def hello(self) -> str:
+        """There is room for it, and its process runs: on which node."""
+        import ray
+
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
+
+    def load(self, package: bytes, terms: Terms) -> tuple[str, bool]:
+        """Unpack the task: (what went wrong, whether it shares memory with the server)."""
+        import cloudpickle
+
+        self._terms = terms
+        sys.path += [entry for entry in terms.path if entry not in sys.path and os.path.isdir(entry)]
+        try:
+            self._task, self._work = cloudpickle.loads(package)
+        except BaseException:
+            return traceback.format_exc(), False
+        self._into = getattr(self._task, "update_into", None) if isinstance(self._work, Gradient) else None
+        self._limits = ExitStack()
+        self._limits.enter_context(limited(terms.threads))
+        self._like: Vector = np.empty(terms.n, terms.dtype)
+        self._rounding: Rounding | None = None
+        if terms.transport is not None:
+            self._rounding = Rounding(terms.transport, terms.n, terms.dtype)
+            self._unpacking = Unpacking(terms.transport)
+        return "", self._attach()
+
+    def _attach(self) -> bool:
+        """Open the server's memory, if this is its machine."""
+        if self._terms.memory is None:
+            return False
+        process, *descriptors, key = self._terms.memory
+        opened: list[int] = []
+        found = False
+        try:
+            opened += [os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR) for descriptor in descriptors]
+            found = os.pread(opened[2], KEY, 0) == key
+        except OSError:
+            pass  # another machine, or another user's process of the same number
+        if found:
+            n, dtype = self._terms.n, self._terms.dtype
+            self._points = Slots(opened[0], n, dtype, owner=False)
+            self._updates = Slots(opened[1], n, dtype, owner=False)
+        for descriptor in opened[2:] if found else opened:
+            os.close(descriptor)
+        return found
+
+    def ping(self) -> None:
+        """Answer."""
+
+    def compute(self, seed: int, point: Vector | int, place: int, used: bool) -> tuple[int, Any, float]:
+        """One job: (kind, the update or what is wrong with it, seconds).
+
+        ``point`` is a vector, or the slot of the server's memory that holds it; the update then goes to ``place``.
+        ``used``: whether the server has used the update before, for error feedback.
+        """
+        started = time.perf_counter()
+        try:
+            answer = self._compute(seed, point, place, used)
+            kind = Kind.DONE
+            spent = time.perf_counter() - started
+            wait = max(self._terms.slowdown * spent, self._terms.seconds) - spent
+            if wait > 0:
+                time.sleep(wait)
+        except BadUpdate as error:
+            kind, answer = Kind.REJECTED, str(error)
+        except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
+            kind, answer = Kind.FAILED, traceback.format_exc()
+        return int(kind), answer, time.perf_counter() - started
+
+    def _compute(self, seed: int, point: Vector | int, place: int, used: bool) -> Any:
+        worker = self._terms.worker
+        shares = isinstance(point, int)
+        out: Vector = self._updates[place] if shares else self._like
+        x: Vector = self._points[point] if isinstance(point, int) else point
+        x.flags.writeable = False
+        if self._rounding is not None:
+            self._rounding.settle(used=used)
+        if self._into is not None:
+            self._into(x, worker, seed, out)
+            update = out
+        else:
+            update = self._work.compute(self._task.update, x, worker, seed)
+        check_update(update, x, worker, None)
+        parcel: Parcel | None = None
+        if self._rounding is not None:
+            parcel = self._rounding.pack(update)
+        if not shares:
+            return update if parcel is None else tuple(parcel)
+        if parcel is not None:
+            self._unpacking(parcel, out)
+        elif update is not out:
+            np.copyto(out, update)
+        return None

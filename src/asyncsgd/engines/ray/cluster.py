@@ -1,0 +1,223 @@
+"""The cluster: the one this process is connected to, one that an address leads to, or one started here for a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.errors import UsageError
+from asyncsgd.engines.base import EngineError
+from asyncsgd.engines.ray.engine import Ray
+
+LOOPBACK = "127.0.0.1"
+ANSWER = 5.0
+"""Seconds in which whoever listens at an address must answer. Ray itself tries for 107."""
+LONGEST_FOLDER = 36
+"""Characters; a socket's name may have 107, and Ray adds "/ray/session_(date)_(process)/sockets/plasma_store"."""
+LEAST_STORE = 100 * 1024**2
+SPARE = 0.6
+"""The part of an object store that is used for vectors; the rest is for what Ray and the task need, and for gaps."""
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray is going to do anyway; without it, it warns
+}
+
+
+class Cluster:
+    """Ray, connected while this is open. Whatever was started for it is gone once it is closed."""
+
+    def __init__(self, engine: Ray, vectors: int) -> None:
+        """``vectors``: bytes of all points and updates that may be under way at once."""
+        self._folder: Path | None = None
+        self._connected = False
+        self._handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in place
+        with _settings():
+            self.ray = _imported()
+            if self.ray.is_initialized():
+                _check_connected(self.ray, engine.address)
+                return
+            try:
+                if engine.address is None:
+                    self._start(engine, vectors)
+                else:
+                    self._reach(engine)
+            except BaseException:
+                self.close()
+                raise
+
+    def _start(self, engine: Ray, vectors: int) -> None:
+        self._folder = _folder()
+        total: dict[str, float] = {}
+        for group in engine.group:
+            for name, amount in group.needs.items():
+                total[name] = total.get(name, 0.0) + amount
+        graphics = total.pop("GPU", 0.0)
+        # A worker needs room on paper: on one machine, several may share a processor, and stand for large ones.
+        processors = max(total.pop("CPU", 0.0), float(os.cpu_count() or 1))
+        self._init(
+            "Ray could not be started on this machine",
+            address="local",
+            num_cpus=-int(-processors // 1),
+            resources=total or None,
+            object_store_memory=_store(vectors),
+            include_dashboard=False,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=str(self._folder / "ray"),
+            log_to_driver=engine.logs,
+        )
+        missing = graphics - self.ray.cluster_resources().get("GPU", 0.0)
+        if missing > 0:
+            self.close()
+            raise EngineError(
+                f"the workers need {graphics:g} GPUs, {missing:g} more than this machine has; pass the address of a "
+                "cluster that has them, or a smaller num_gpus (a fraction shares one)"
+            )
+
+    def _reach(self, engine: Ray) -> None:
+        assert engine.address is not None
+        address = engine.address
+        if address == "auto":
+            address = _found(self.ray)
+        _knock(address)
+        self._init(f"the Ray cluster at {address} did not take us in", address=address, log_to_driver=engine.logs)
+
+    def _init(self, complaint: str, **options: Any) -> None:
+        self._connected = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Ray leaves files open while it starts its processes
+                self.ray.init(logging_level="error", configure_logging=False, **options)
+        except Exception as error:
+            raise EngineError(f"{complaint}: {type(error).__name__}: {error}") from error
+        except SystemExit as error:  # Ray gives up by a signal to this very process
+            raise EngineError(f"{complaint}: it gave up after a long time") from error
+
+    @property
+    def store(self) -> float:
+        """Bytes of vectors that the object store of the server's own node can hold."""
+        here = self.ray.get_runtime_context().get_node_id()
+        for node in self.ray.nodes():
+            if node["NodeID"] == here:
+                return SPARE * float(node["Resources"].get("object_store_memory", 0.0))
+        return float("inf")
+
+    def describe(self) -> str:
+        """What the cluster has and what of it is free, in words."""
+        everything, free = self.ray.cluster_resources(), self.ray.available_resources()
+        nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
+        words = [
+            f"{free.get(name, 0.0):g} of {amount:g} {name}"
+            for name, amount in sorted(everything.items())
+            if not name.startswith("node:") and name not in ("memory", "object_store_memory")
+        ]
+        return f"{nodes} nodes with {', '.join(words) or 'nothing'} free"
+
+    def close(self) -> None:
+        """Hang up; a cluster that was started here ends."""
+        if self._connected:
+            self._connected = False
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.ray.shutdown()
+            if threading.current_thread() is threading.main_thread() and self._handler is not None:
+                signal.signal(signal.SIGTERM, self._handler)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+# ---------------------------------------------------------------------------------------------- reaching one
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Ray reads them when it is imported and when it starts processes; the user's own come first."""
+    missing = [name for name in SETTINGS if name not in os.environ]
+    os.environ.update({name: SETTINGS[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise UsageError("the Ray engine needs Ray; install it with: pip install 'asyncsgd[ray]'") from error
+    return ray
+
+
+def _check_connected(ray: Any, address: str | None) -> None:
+    if address is None or address == "auto":
+        return
+    here = ray.get_runtime_context().gcs_address
+    if address != here:
+        raise UsageError(
+            f"address = {address!r}, but this process is connected to the Ray cluster at {here}; leave the address "
+            "out, or call ray.shutdown() first"
+        )
+
+
+def _found(ray: Any) -> str:
+    """The address of the cluster that this machine belongs to."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+
+        return os.environ.get("RAY_ADDRESS") or str(canonicalize_bootstrap_address("auto"))
+    except ConnectionError as error:
+        raise EngineError(
+            "address = 'auto' found no Ray cluster: RAY_ADDRESS is not set, and none was started on this machine; "
+            "start one with `ray start --head`, pass its address, or leave the address out to start one for this run"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Whether somebody is at home who speaks Ray's protocol: said within seconds, not minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdigit():
+        raise EngineError(f"address = {address!r} is none; write host:6379, ray://host:10001 or auto")
+    hint = "is the head node up (`ray start --head`), and the port open from here?"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER) as line:
+            if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
+                # The opening words of HTTP/2 and no settings; a server answers at once with its own settings.
+                line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")
+                if line.recv(9)[3:4] != b"\x04":
+                    raise EngineError(f"whoever listens at {host}:{port} is no Ray cluster; check the address")
+    except TimeoutError as error:
+        raise EngineError(f"no answer from {host}:{port} in {ANSWER:g} s; {hint}") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise EngineError(f"no Ray cluster can be reached at {host}:{port} ({reason}); {hint}") from error
+
+
+def _folder() -> Path:
+    """A folder that nobody else may look into. Sockets lie deep in it, so its own name must be short."""
+    folder = Path(tempfile.mkdtemp(prefix="asgd-"))
+    if len(str(folder)) > LONGEST_FOLDER and os.path.isdir("/tmp"):
+        folder.rmdir()
+        folder = Path(tempfile.mkdtemp(prefix="asgd-", dir="/tmp"))
+    return folder
+
+
+def _store(vectors: int) -> int:
+    """How large a store to start: room for all that may be under way, but not more than half of the free memory."""
+    wanted = max(LEAST_STORE, int(vectors / SPARE))
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return wanted
+    return max(LEAST_STORE, min(wanted, free // 2))

@@ -1,0 +1,177 @@
+"""The server's desk: which job is with whom, which calls are unanswered, and the answers in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.events import Arrived, Assign, Vector
+from asyncsgd.engines.base import Failed, Rejected, Report
+from asyncsgd.engines.ray.actor import Kind
+from asyncsgd.engines.ray.member import Call, Member, Stage
+from asyncsgd.engines.ray.post import Post
+from asyncsgd.engines.transport import Parcel, Unpacking
+
+AT_ONCE = 16
+"""Answers that one poll takes; more would hold that many updates in memory."""
+
+
+class Desk:
+    """Jobs of a worker are sent and answered first in, first out."""
+
+    def __init__(self, post: Post, transport: str | None) -> None:
+        self._post = post
+        self._unpacking = None if transport is None else Unpacking(transport)
+        self._live: dict[int, tuple[Member, int]] = {}  # job -> who has it, slot of its point
+        self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
+        self._taken: list[Call] = []  # whose updates the last poll reported
+        self._held_back: dict[Member, None] = {}  # their jobs wait until the store has room
+        self._buffers: list[Vector] = []  # for updates that come in 16 bits
+        self.longest = 0.0
+        """Seconds of the longest job so far."""
+
+    def open(self, ray: Any) -> None:
+        """The cluster is there."""
+        self._ray = ray
+
+    # ------------------------------------------------------------------------------------------ from the server
+
+    def assign(self, member: Member, command: Assign) -> None:
+        """Another job for this worker."""
+        self._live[command.job.id] = member, command.slot
+        self._post.lend(command.slot)
+        member.waiting.append(command)
+        self.send(member)
+
+    def cancel(self, member: Member, job: int) -> None:
+        """The server does not want this one. If it runs already, it runs on, and nobody listens."""
+        if member.last == job:
+            member.last = -1  # reported, but cancelled in the same breath: it will not be used
+        if self._let_go(job):
+            member.waiting = deque(assign for assign in member.waiting if assign.job.id != job)
+
+    def make_room(self) -> None:
+        """The updates that were reported have been used."""
+        taken, self._taken = self._taken, []
+        for call in taken:
+            member = call.member
+            self._post.used(call)
+            member.unused.remove(call.place)
+            member.free.append(call.place)
+            self.send(member)
+        held, self._held_back = self._held_back, {}
+        for member in held:
+            self.send(member)
+
+    def drop(self, member: Member) -> None:
+        """This worker is gone, and its jobs are not heard of again."""
+        for reference, call in member.calls.items():
+            self._calls.pop(reference, None)
+            self._post.answered(call)
+            self._post.used(call)
+            self._let_go(call.job)
+        for assign in member.waiting:
+            self._let_go(assign.job.id)
+        self._held_back.pop(member, None)
+        member.forget()
+
+    def _let_go(self, job: int) -> bool:
+        """The server does not wait for this job any more; whether it did."""
+        member, slot = self._live.pop(job, (None, -1))
+        if member is not None:
+            self._post.give_back(slot)
+        return member is not None
+
+    # ------------------------------------------------------------------------------------------ to the workers
+
+    def send(self, member: Member) -> None:
+        """As many of its jobs as it may have at once."""
+        while member.waiting and member.free and member.stage is Stage.READY:
+            assign = member.waiting[0]
+            call = Call(member, "compute", assign.job.id, member.free[-1])
+            point = self._post.pack(assign, member, call)
+            if point is None:
+                self._held_back[member] = None
+                return
+            member.waiting.popleft()
+            member.free.pop()
+            if not member.calls:
+                member.since = time.monotonic()
+            used, member.last = member.last >= 0, -1
+            self.note(call, member.compute.remote(assign.job.seed, point, call.place, used))
+
+    def note(self, call: Call, reference: Any) -> None:
+        """A call was made."""
+        self._calls[reference] = call.member.calls[reference] = call
+
+    # ------------------------------------------------------------------------------------------ from the workers
+
+    def answers(self, seconds: float) -> Iterator[tuple[Call, Any]]:
+        """The calls that are answered, with what Ray gives for them: a value, or an error if the worker is gone."""
+        for reference in self._wait(seconds):
+            call = self._calls.pop(reference, None)
+            if call is None:
+                continue  # of a worker that an answer before this one has shown to be gone
+            call.reference = reference
+            calls = call.member.calls
+            while calls:  # large answers can overtake each other between nodes: in order, all the same
+                first = next(iter(calls.values()))
+                if first.reference is None:
+                    break
+                try:
+                    answer = self._ray.get(first.reference)
+                except self._ray.exceptions.RayError as error:
+                    yield first, error
+                    break
+                del calls[first.reference]
+                yield first, answer
+
+    def _wait(self, seconds: float) -> list[Any]:
+        """The references that are answered, oldest first; waits for the first one."""
+        references = list(self._calls)
+        if not references:
+            time.sleep(seconds)  # nobody has anything to do: until it is time to look around
+            return []
+        # Those that are there already, in the order of their calls; so whoever is answered late is not passed over.
+        found, _ = self._ray.wait(references, num_returns=min(AT_ONCE, len(references)), timeout=0)
+        if not found and seconds > 0:
+            found, _ = self._ray.wait(references, num_returns=1, timeout=seconds)
+        return list(found)
+
+    def computed(self, call: Call, kind: int, answer: Any, seconds: float) -> Report | None:
+        """What to report of a job; None: nobody wants to know."""
+        member = call.member
+        self._post.answered(call)
+        wanted = self._let_go(call.job)  # else cancelled
+        if wanted and kind == Kind.DONE:
+            self.longest = max(self.longest, seconds)
+            self._taken.append(call)
+            member.unused.append(call.place)
+            member.last = call.job
+            update = self._post.updates[call.place] if member.shares else self._unpacked(answer)
+            return Arrived(call.job, update, member.number, checked=True)
+        self._post.used(call)
+        member.free.append(call.place)
+        self.send(member)
+        if not wanted:
+            return None
+        return (Rejected if kind == Kind.REJECTED else Failed)(call.job, member.number, answer)
+
+    def _unpacked(self, answer: Any) -> Vector:
+        if self._unpacking is None:
+            update: Vector = answer
+            return update
+        used = len(self._taken)  # this one included
+        if len(self._buffers) < used:
+            self._buffers.append(np.empty(self._post.n, self._post.dtype))
+        self._unpacking(Parcel(*answer), self._buffers[used - 1])
+        return self._buffers[used - 1]
+
+    def close(self) -> None:
+        """Let go of everything that Ray holds for us."""
+        self._taken.clear()
+        self._calls.clear()

@@ -1,0 +1,129 @@
+"""How points and updates travel: through memory that is shared on one machine, else through Ray's object store.
+
+A version of the model is put into the object store once, for all workers that read it there, and taken out when none of
+its jobs is under way any more. Vectors that Ray sends along with a call anyway are not put there at all. What is in the
+store at once is bounded: jobs wait here rather than that Ray writes to disk.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from asyncsgd.core.events import Assign, Vector
+from asyncsgd.engines.base import EngineError
+from asyncsgd.engines.processes.memory import Slots
+from asyncsgd.engines.ray.actor import KEY
+from asyncsgd.engines.ray.member import Call, Member
+
+SMALL = 64 * 1024
+"""Bytes up to which Ray sends a vector along with the call; its own limit is 100 KiB for all arguments."""
+
+
+class Version:
+    """A point in the object store."""
+
+    def __init__(self, reference: Any) -> None:
+        self.reference = reference
+        self.users = 1  # the slot that it was put for, and every call that reads it
+
+
+class Post:
+    """Where the server's points lie, and what is in the object store for its workers."""
+
+    def __init__(self, n: int, dtype: DTypeLike, *, halved: bool) -> None:
+        self.n, self.dtype = n, np.dtype(dtype)
+        self._bytes = n * self.dtype.itemsize
+        self._update = 0.5 if halved else 1.0
+        self.points = Slots.new("asyncsgd-points", n, self.dtype)
+        self.updates = Slots.new("asyncsgd-updates", n, self.dtype)
+        self._key = Slots.new("asyncsgd-key", KEY, np.uint8)
+        self._key[0][:] = np.frombuffer(secrets.token_bytes(KEY), np.uint8)
+        self._made = 0
+        self._readers: dict[int, int] = {}  # slot -> jobs that the server waits for
+        self._versions: dict[int, Version] = {}  # slot -> what holds it in the object store
+        self._held = 0.0  # vectors in the object store, or about to be
+        self._room = 0.0  # for so many
+
+    def open(self, ray: Any, store: float) -> None:
+        """The cluster is there; its store has room for so many bytes."""
+        self._ray, self._room, self._store = ray, store / self._bytes, store
+
+    def allocate(self) -> Vector:
+        """The next buffer for points."""
+        buffer: Vector = self.points[self._made]
+        self._made += 1
+        return buffer
+
+    @property
+    def memory(self) -> tuple[int, int, int, int, bytes]:
+        """Where a worker on this machine finds it."""
+        descriptors = self.points.descriptor, self.updates.descriptor, self._key.descriptor
+        return (os.getpid(), *descriptors, self._key[0].tobytes())
+
+    # ------------------------------------------------------------------------------------------ one job
+
+    def lend(self, slot: int) -> None:
+        """A job at this point was assigned."""
+        self._readers[slot] = self._readers.get(slot, 0) + 1
+
+    def give_back(self, slot: int) -> None:
+        """The server does not wait for it any more; the slot may hold another version from now on."""
+        self._readers[slot] -= 1
+        if not self._readers[slot]:
+            version = self._versions.pop(slot, None)
+            if version is not None:
+                self._drop(version)
+
+    def pack(self, assign: Assign, member: Member, call: Call) -> Any:
+        """What to send as the point; None: not now, as the store is full."""
+        if member.shares:
+            return assign.slot
+        if self._bytes <= SMALL:
+            return assign.point
+        version = self._versions.get(assign.slot)
+        wanted = self._update + (1.0 if version is None else 0.0)
+        if self._held and self._held + wanted > self._room:
+            return None
+        if version is None:
+            version = self._versions[assign.slot] = Version(self._put(assign.point))
+            self._held += 1.0
+        version.users += 1
+        self._held += self._update
+        call.version = version
+        return version.reference
+
+    def answered(self, call: Call) -> None:
+        """The call has been answered, or never will be: its point is not needed any more."""
+        if call.version is not None:
+            self._drop(call.version)
+
+    def used(self, call: Call) -> None:
+        """Its update is not needed any more either."""
+        if call.version is not None:
+            self._held -= self._update
+            call.version = None
+
+    def _drop(self, version: Version) -> None:
+        version.users -= 1
+        if not version.users:
+            version.reference = None
+            self._held -= 1.0
+
+    def _put(self, point: Vector) -> Any:
+        if self._room < 1.0 + self._update:
+            raise EngineError(
+                f"the object store of the server's node has room for {self._store / 2**20:.0f} MiB of vectors, and one "
+                f"point of this model has {self._bytes / 2**20:.0f}; start Ray with a larger --object-store-memory"
+            )
+        return self._ray.put(point)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._versions.clear()
+        for slots in (self.points, self.updates, self._key):
+            slots.close()

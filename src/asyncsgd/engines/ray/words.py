@@ -1,0 +1,56 @@
+"""What to say about workers that are not there, in one sentence where Ray says it in twenty lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncsgd.engines.ray.member import Member, Stage
+
+LOADING = "cannot load the task"
+BEGINNINGS = ("The actor is dead because ", "The actor died because of ", "The actor died because ")
+LONGEST = 200
+
+
+def explain(error: Exception) -> str:
+    r"""Why a worker is gone.
+
+    >>> explain(Exception("The actor died.\n\tpid: 7\nThe actor is dead because its node has died. See the logs."))
+    'is gone: its node has died'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    words = next((line for line in lines if line.startswith(BEGINNINGS)), lines[0])
+    for beginning in BEGINNINGS:
+        words = words.removeprefix(beginning)
+    first, _, detail = words.partition(". ")
+    if "Worker exit detail: " in detail:
+        first += f" ({detail.partition('Worker exit detail: ')[2].partition('. ')[0].removeprefix('Worker ')})"
+    return f"is gone: {first.rstrip('.')[:LONGEST]}"
+
+
+def missing(members: Sequence[Member], wanted: int, seconds: float, cluster: str) -> str:
+    """Who is not there, what was asked for, what the cluster has, and what to do."""
+    there = sum(member.present for member in members)
+    absent = [member for member in members if not member.present and not member.retired]
+    parts = []
+    for stage in Stage:
+        numbers = [member.number for member in absent if member.stage is stage]
+        if numbers:
+            parts.append(f"{_named(numbers)} {stage.value if len(numbers) == 1 else stage.plural}")
+    if gone := [member.number for member in members if member.retired]:
+        parts.append(f"{_named(gone)} died too often")
+    needs = sorted({_needs(member) for member in absent if member.stage is Stage.WAITING})
+    asked = f" Ray was asked for nodes with {' or '.join(needs)} free;" if needs else ""
+    return (
+        f"{there} of the {wanted} workers that the run needs were there after {seconds:g} s: {'; '.join(parts)}.{asked}"
+        f" the cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add nodes, or pass a "
+        "larger start_timeout"
+    )
+
+
+def _needs(member: Member) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in member.group.needs.items()) or "anything"
+
+
+def _named(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+    return f"worker{'s' if len(numbers) > 1 else ''} {shown}"

@@ -1,0 +1,12 @@
+"""Any Flower app made asynchronous: ``asgd.flower.serve(grid, arrays, method, iterations=...)`` in its ServerApp.
+
+``serving`` the call · ``task`` what the server knows of the task · ``queues`` a bound on waiting jobs · ``privacy`` the
+ε spent. The clients are `asyncsgd.engines.flower`. Needs the extra ``flower``.
+"""
+
+from asyncsgd.engines.flower import Clients
+from asyncsgd.flower.privacy import Privacy
+from asyncsgd.flower.serving import FederatedRun, serve
+from asyncsgd.flower.task import KeptUpdates
+
+__all__ = ["Clients", "FederatedRun", "KeptUpdates", "Privacy", "serve"]

@@ -1,0 +1,97 @@
+"""Algorithm 2's draws, with a bound on how many jobs wait for one client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from asyncsgd.core.check import count
+from asyncsgd.core.dispatch import Dispatch, Shuffled, State, Uniform
+from asyncsgd.core.random import below
+
+
+@dataclass(frozen=True)
+class _Bounded(Dispatch):
+    """Counts the jobs of every client, running and waiting.
+
+    A client that hangs would otherwise draw in every job, one by one, until its time is over. Where the bound is
+    reached, slow clients get fewer jobs than their share: the price of not waiting for them.
+    """
+
+    queue: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[misc]
+        count("queue", self.queue)
+
+    @property
+    def favours_fast(self) -> str | None:
+        return f"no client has more than {self.queue} jobs at once"
+
+    def init(self, seed: int) -> State:
+        return {**super().init(seed), "load": {}}
+
+    def joined(self, state: State, worker: int) -> None:
+        super().joined(state, worker)
+        state["load"][worker] = 0
+
+    def left(self, state: State, worker: int) -> None:
+        super().left(state, worker)
+        del state["load"][worker]
+
+    def ended(self, state: State, worker: int, arrived: bool) -> None:
+        state["load"][worker] -= 1
+
+    def pick(self, state: State, in_flight: int) -> Sequence[int]:
+        load: dict[int, int] = state["load"]
+        picked: list[int] = []
+        while in_flight + len(picked) < self.limit(len(load)) and min(load.values(), default=self.queue) < self.queue:
+            worker = self.choose(state)
+            load[worker] += 1
+            picked.append(worker)
+        return picked
+
+    def choose(self, state: State) -> int:
+        """The next client; there is one with room."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BoundedUniform(_Bounded, Uniform):
+    """`Uniform` over the clients that have fewer than ``queue`` jobs."""
+
+    def choose(self, state: State) -> int:
+        room = [worker for worker in state["workers"] if state["load"][worker] < self.queue]
+        state["random"], place = below(state["random"], len(room))
+        return int(room[place])
+
+
+@dataclass(frozen=True)
+class BoundedShuffled(_Bounded, Shuffled):
+    """`Shuffled`; a client that has ``queue`` jobs already misses its turn."""
+
+    def choose(self, state: State) -> int:
+        while state["load"][worker := self._next(state)] >= self.queue:
+            pass
+        return worker
+
+
+def bounded(dispatch: Dispatch, queue: int | None) -> Dispatch:
+    """The same rule with a bound, if it is one that lets jobs wait; half of the concurrency unless given.
+
+    >>> bounded(Uniform(8), None)
+    BoundedUniform(concurrency=8, sample_early=False, queue=4)
+    """
+    kinds = {Uniform: BoundedUniform, Shuffled: BoundedShuffled}
+    if not isinstance(dispatch, Uniform | Shuffled) or type(dispatch) not in kinds:
+        return dispatch
+    limit = max(2, ceil(dispatch.concurrency / 2)) if queue is None else queue
+    if limit >= dispatch.concurrency:
+        return dispatch  # it bounds nothing
+    return kinds[type(dispatch)](concurrency=dispatch.concurrency, sample_early=dispatch.sample_early, queue=limit)
+
+
+def may_queue(dispatch: Dispatch) -> bool:
+    """Whether the rule gives jobs to clients that are busy."""
+    return isinstance(dispatch, Uniform | Shuffled)

@@ -1,0 +1,267 @@
+"""`serve`: what a ServerApp calls in place of a strategy's ``start``."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, cast
+
+from asyncsgd.core.check import count, positive
+from asyncsgd.core.dispatch import FirstOf
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.method import Method
+from asyncsgd.core.work import Gradient
+from asyncsgd.engines.flower import Clients, Flower
+from asyncsgd.engines.flower.layout import STATISTICS, Layout
+from asyncsgd.flower.privacy import Accountant, Privacy, watched
+from asyncsgd.flower.queues import bounded, may_queue
+from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
+from asyncsgd.run.directory import RunDirectory, read_config, read_lines
+from asyncsgd.run.listeners import Listener, Terminal
+from asyncsgd.run.loop import Loop, Request
+from asyncsgd.run.results import TrainingRun
+from asyncsgd.run.target import Target
+from asyncsgd.tasks.base import Task
+
+NEVER = 1 << 62
+"""Failures in a row after which the loop would stop the run: here the engine leaves a client out for a while."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FederatedRun(TrainingRun):
+    """A `TrainingRun` whose model has names and shapes again."""
+
+    arrays: Any = None
+    """The model, as a ``flwr.app.ArrayRecord`` like the initial one."""
+    client_metrics: tuple[dict[str, Any], ...] = ()
+    """What clients reported, averaged: ``kind`` ("train" or "evaluate"), ``metrics``, ``clients``, ``examples``, ..."""
+    privacy: Privacy | None = None
+    """What differential privacy has cost; None if the method adds no noise."""
+
+
+def serve(
+    grid: Any,
+    initial_arrays: Any,
+    method: Method,
+    *,
+    iterations: int,
+    train_config: Mapping[str, Any] | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_clients: bool | Mapping[str, Any] = False,
+    directory: str | Path | None = None,
+    resume: bool = False,
+    seed: int | None = None,
+    every: int | None = None,
+    until: str | None = None,
+    clients: Clients | None = None,
+    statistics: Sequence[str] = STATISTICS,
+    heterogeneous: bool = True,
+    delta: float = 1e-5,
+    keep_updates: bool = False,
+    checkpoint_seconds: float = 30.0,
+    checkpoint_every: int | None = None,
+    keep: int = 3,
+    listeners: Sequence[Listener] = (),
+    progress: bool = True,
+) -> FederatedRun:
+    """Train with the clients of a Flower grid until ``iterations`` updates have arrived, by any method of asyncsgd.
+
+    In a ``server_app.py`` it takes the place of ``strategy.start(...)``; ClientApps stay as they are::
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            arrays = ArrayRecord(Net().state_dict())
+            run = asgd.flower.serve(grid, arrays, asgd.delay_adaptive(0.5), iterations=400, evaluate=global_evaluate)
+            torch.save(run.arrays.to_torch_state_dict(), "model.pt")
+
+    An update is what a client's training moved, x_sent - x_returned, so a step of 1 applies it as it is:
+    ``asgd.over_selection(1.0, goal=8, ask=8)`` are the rounds of federated averaging, with equal weights.
+
+    Args:
+        grid: What Flower hands to the ServerApp, in simulation and in deployment.
+        initial_arrays: The model, a ``flwr.app.ArrayRecord``. Whole numbers in it are not trained either: clients are
+            sent the median of what clients returned last.
+        method: How updates are used. What a job computes is the ClientApp's own business.
+        iterations: How many updates are to arrive.
+        train_config: Sent along with every job, a ``ConfigRecord`` or a dict; ``"server-round"`` is added to it, the
+            version of the model plus 1.
+        evaluate: ``evaluate(iteration, arrays)``, called by the server every so many iterations; like a strategy's
+            ``evaluate_fn`` it returns metrics, or None.
+        evaluate_clients: Whether clients evaluate too, beside their training; a dict is sent along.
+        directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
+            its own. None: nothing is written.
+        resume: Go on from the last checkpoint of ``directory``; begins anew if there is none.
+        seed: Of every random choice of the server. By default 0, and a secret one where the method adds noise.
+        every: Evaluate every so many iterations; by default a hundred times in all.
+        until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
+        clients: How many must be there, how long they may take, what becomes of those who fail: see `Clients`.
+        statistics: Names of arrays, ``*`` for anything, that are statistics of data and not trained: clients are sent
+            the mean of what clients returned last. By default those of PyTorch's BatchNorm.
+        heterogeneous: Whether the data differ from client to client; methods that then favour fast clients warn.
+        delta: The δ at which ε is reported, where the method adds noise.
+        keep_updates: Keep every update in ``directory``, so that `asyncsgd.replay` can apply them again.
+        checkpoint_seconds: Seconds between checkpoints.
+        checkpoint_every: Iterations between checkpoints, in place of seconds.
+        keep: How many checkpoints to keep.
+        listeners: Who else is told: see `asyncsgd.run.Listener`.
+        progress: Whether to say how it goes.
+    """
+    _check_flower()
+    rules = Clients() if clients is None else clients
+    for name, value in (("iterations", iterations), ("keep", keep)):
+        count(name, value)
+    for name, number in (("every", every), ("checkpoint_every", checkpoint_every)):
+        if number is not None:
+            count(name, number)
+    positive("checkpoint_seconds", checkpoint_seconds)
+    if not isinstance(method, Method):
+        fix = "call the recipe: asgd.delay_adaptive(stepsize=0.5)"
+        raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
+    if directory is None and (resume or keep_updates):
+        name = "resume" if resume else "keep_updates"
+        raise BadParameter(name, True, "needs a place on disk", "pass the directory of the run")
+    if not isinstance(initial_arrays, Mapping):
+        kind = type(initial_arrays).__name__
+        raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
+    layout = Layout.of(initial_arrays, statistics)
+    x, carried = layout.split(initial_arrays)
+    prepared = _prepare(method, rules, layout, delta, iterations, heterogeneous)
+    files = None if directory is None else RunDirectory(directory)
+    try:
+        chosen = _seed(seed, files, resume, secret=prepared.accountant is not None)
+        folder = None if files is None else files.path.resolve()
+        keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
+        task = FlowerTask(
+            layout,
+            x,
+            carried,
+            evaluate,
+            prepared.accountant,
+            keeps,
+            heterogeneous=heterogeneous,
+            notes=prepared.notes,
+        )
+        engine = Flower(
+            prepared.minimum,
+            grid,
+            layout,
+            carried,
+            rules,
+            dict(train_config or {}),
+            (dict(evaluate_clients) if isinstance(evaluate_clients, Mapping) else {}) if evaluate_clients else None,
+            folder,
+            resume and files is not None and files.begun,
+            keep_updates,
+            freeze=prepared.accountant is not None,
+        )
+        request = Request(
+            task=cast(Task, task),
+            method=prepared.method,
+            engine=engine,
+            iterations=iterations,
+            resume=resume,
+            seed=chosen,
+            every=max(1, iterations // 100) if every is None else every,
+            target=None if until is None else Target.parse(until),
+            checkpoint_seconds=checkpoint_seconds,
+            checkpoint_every=checkpoint_every,
+            keep=keep,
+            max_failures=NEVER,
+        )
+        told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
+        for listener in told[:1] if progress else ():
+            for note in prepared.notes:
+                listener.noted(note)
+        return _result(_run(request, told, files), task, prepared.accountant)
+    finally:
+        if files is not None:
+            files.close()
+
+
+def _run(request: Request, told: list[Listener], files: RunDirectory | None) -> TrainingRun:
+    try:
+        return Loop(request, told, files).run()
+    except (KeyboardInterrupt, SystemExit) as stopped:
+        # All is saved. Flower ends its apps by a signal, and has a handler that says good-bye to the SuperLink.
+        number = signal.SIGINT if isinstance(stopped, KeyboardInterrupt) else signal.SIGTERM
+        ours = threading.current_thread() is threading.main_thread()
+        if ours and getattr(signal.getsignal(number), "__module__", "").startswith("flwr."):
+            signal.raise_signal(number)
+        raise
+    finally:
+        for listener in told:
+            if isinstance(listener, Terminal):
+                listener.stop()
+
+
+def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:
+    assert task.crew is not None
+    if run.directory is None:
+        rows = task.crew.history
+    else:
+        rows = [row for row in read_lines(run.directory, "journal.jsonl") if row["event"] == "client_metrics"]
+    return FederatedRun(
+        **{name.name: getattr(run, name.name) for name in fields(run)},
+        arrays=task.record(run.x),
+        client_metrics=tuple(rows),
+        privacy=None if accountant is None else accountant.spent(),
+    )
+
+
+# ---------------------------------------------------------------------------------------------- before anything starts
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The method as it is used here, and what there is to say about that."""
+
+    method: Method
+    minimum: int
+    accountant: Accountant | None
+    notes: tuple[str, ...] = field(default=())
+
+
+def _prepare(
+    method: Method, rules: Clients, layout: Layout, delta: float, iterations: int, heterogeneous: bool
+) -> _Prepared:
+    notes: list[str] = []
+    if not isinstance(method.work, Gradient):
+        notes.append(f"what a job computes is up to the ClientApp: {method.work} is not used")
+        method = method.using(work=Gradient())
+    if rules.queue is not None and not may_queue(method.dispatch):
+        fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
+        raise BadParameter("queue", rules.queue, f"has no meaning with {method.name}: no job waits there", fix)
+    if layout.carried:
+        names = [part.name for part in layout.carried]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        notes.append(f"carried beside the trained arrays (mean of statistics, median of whole numbers): {shown}")
+    goal = method.dispatch.goal if isinstance(method.dispatch, FirstOf) else 1
+    minimum = max(2, goal) if rules.minimum is None else rules.minimum
+    method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
+    method = method.using(dispatch=bounded(method.dispatch, rules.queue))
+    method, accountant = watched(method, delta)
+    if accountant is not None and layout.carried:
+        words = "whole numbers and running statistics stay as they were at the start, as noise does not protect them"
+        notes[-1] = f"{words}; use GroupNorm in place of BatchNorm"
+    return _Prepared(method, minimum, accountant, tuple(notes))
+
+
+def _seed(given: int | None, files: RunDirectory | None, resume: bool, *, secret: bool) -> int:
+    if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise BadParameter("seed", given, "is no integer", "pass seed=0 or another integer")
+        return given
+    if resume and files is not None and files.begun:
+        return int(read_config(files.path)["seed"])
+    return secrets.randbits(63) if secret else 0
+
+
+def _check_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UsageError("Flower is not installed; pip install 'asyncsgd[flower]'") from error

@@ -1,0 +1,159 @@
+"""What is minimised, as far as the server can see it: where to start, and how to evaluate. Clients do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.events import Vector
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.engines.flower.layout import Arrays, Layout
+from asyncsgd.engines.flower.memory import INITIAL, UPDATES
+from asyncsgd.flower.privacy import Accountant
+from asyncsgd.run.directory import read_config
+
+if TYPE_CHECKING:
+    from asyncsgd.engines.flower.crew import FlowerCrew
+
+Evaluate = Callable[[int, Any], Mapping[str, Any] | None]
+"""``evaluate(iteration, arrays)``, like the ``evaluate_fn`` of Flower's strategies."""
+
+
+class FlowerTask:
+    """The server's side of a federated task. It has no ``update``: those come from clients."""
+
+    name = "flower"
+
+    def __init__(
+        self,
+        layout: Layout,
+        x: Vector,
+        carried: Arrays,
+        evaluate: Evaluate | None,
+        accountant: Accountant | None,
+        stand_in: AbsentUpdates | KeptUpdates,
+        *,
+        heterogeneous: bool,
+        notes: tuple[str, ...],
+    ) -> None:
+        self._layout, self._x, self._carried = layout, x, carried
+        self._evaluate, self._accountant = evaluate, accountant
+        self._stand_in = stand_in
+        self.heterogeneous, self.notes = heterogeneous, notes
+        self.crew: FlowerCrew | None = None
+        self._names: set[str] | None = None
+        self._last = 0
+
+    def bind(self, crew: FlowerCrew) -> None:
+        """The engine says whom to tell of evaluations."""
+        self.crew = crew
+
+    def initial(self) -> Vector:
+        """The initial arrays as one vector."""
+        return self._x.copy()
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        """What the user's function says of x."""
+        return self.evaluate_at(self._last, x)
+
+    def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any]:
+        """The same, where the iteration is known; it also makes clients evaluate, if that was asked for."""
+        self._last = iteration
+        record = self.record(x)
+        values = {} if self._evaluate is None else _numbers(self._evaluate(iteration, record))
+        if self._names is None:
+            self._names = set(values)
+        elif self._names != set(values):
+            fix = f"return {sorted(self._names)} every time"
+            raise BadParameter("evaluate", sorted(values), "names other metrics than before", fix)
+        if self._accountant is not None:
+            values["epsilon"] = self._accountant.spent().epsilon
+        if self.crew is not None:
+            self.crew.measured(iteration, record)
+        return values
+
+    def record(self, x: Vector) -> Any:
+        """The arrays of a vector, with whatever is carried beside it."""
+        return self._layout.join(x, self._carried if self.crew is None else self.crew.carried)
+
+    def __reduce__(self) -> Any:
+        """Pickled as what can be replayed of it: clients' updates if they are kept, else nothing."""
+        return type(self._stand_in), self._stand_in.arguments
+
+
+def _numbers(given: Any) -> dict[str, float]:
+    """A metric record as plain numbers, lists spread out."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        fix = 'return a MetricRecord or a dict such as {"accuracy": 0.9}'
+        raise BadParameter("evaluate", given, f"returned a {type(given).__name__}", fix)
+    values: dict[str, float] = {}
+    for name, value in given.items():
+        if isinstance(value, list):
+            values |= {f"{name}.{place}": float(number) for place, number in enumerate(value)}
+        else:
+            values[name] = float(value)
+    return values
+
+
+class AbsentUpdates:
+    """What a replay finds in place of a task, where updates were not kept."""
+
+    arguments: tuple[Any, ...] = ()
+
+    def initial(self) -> Vector:
+        """There is no way to go on from there."""
+        raise UsageError(
+            "the updates of this run were computed by Flower clients from data of their own, so they cannot be "
+            "computed again here; pass keep_updates=True to asgd.flower.serve to be able to replay the server's side"
+        )
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        """The same."""
+        return self.initial()
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        """Nothing is known."""
+        return {}
+
+
+class KeptUpdates:
+    """A task that reads the updates which `asyncsgd.flower.serve` kept, so that `asyncsgd.replay` can apply them again.
+
+    The directory of a run has it already. If the directory was moved, say where it is now:
+    ``asgd.replay(new, task=asgd.flower.KeptUpdates(new), method=method)``.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self.arguments: tuple[Any, ...] = (str(directory),)
+
+    @cached_property
+    def _files(self) -> dict[int, Path]:
+        """By the seed of the job."""
+        seeds = derive(int(read_config(self._directory)["seed"]), JOB)
+        files = (self._directory / UPDATES).glob("[0-9]*.npy")
+        return {output(seeds, int(path.stem)): path for path in files}
+
+    def initial(self) -> Vector:
+        """Where the run began."""
+        x: Vector = np.load(self._directory / UPDATES / INITIAL, allow_pickle=False)
+        return x
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        """What the client sent."""
+        if seed not in self._files:
+            raise UsageError(f"an update of client {worker} is not in {self._directory}; was it moved?")
+        update: Vector = np.load(self._files[seed], allow_pickle=False)
+        return update
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        """Nothing is known."""
+        return {}

@@ -1,0 +1,84 @@
+"""Loggers: a run's numbers and notes, sent to TensorBoard, MLflow or Weights & Biases while it goes on.
+
+They are listeners like any other, see `asyncsgd.run.Listener`::
+
+    asgd.train(..., listeners=[asgd.loggers.tensorboard("runs/a/tensorboard"), asgd.loggers.mlflow("digits")])
+
+Each logs the task's metrics over iterations and wall time, delays, updates per second, workers alive, the
+configuration, notes (a worker died, an exception in your code), and a summary at the end. A run that is resumed goes
+on under the same name: the ids are kept in ``loggers.json`` in its directory. A logger that fails warns and is silent
+from then on; the run goes on, and its directory holds everything anyway.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from asyncsgd.loggers.base import Logger, LoggerWarning
+
+if TYPE_CHECKING:
+    from asyncsgd.loggers.to_mlflow import MLflow
+    from asyncsgd.loggers.to_tensorboard import TensorBoard
+    from asyncsgd.loggers.to_wandb import WandB
+
+__all__ = ["Logger", "LoggerWarning", "mlflow", "tensorboard", "wandb"]
+
+
+def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 1.0) -> TensorBoard:
+    """Event files for TensorBoard. Needs the extra ``tensorboard``.
+
+    What a resumed run computes again takes the place of what was logged before.
+
+    Args:
+        directory: Where they go, one directory per run; by default ``tensorboard`` in the run's own.
+        every: Seconds between writes.
+    """
+    from asyncsgd.loggers.to_tensorboard import TensorBoard
+
+    return TensorBoard(directory, every)
+
+
+def mlflow(
+    experiment: str = "asyncsgd", *, name: str | None = None, tracking_uri: str | None = None, every: float = 5.0
+) -> MLflow:
+    """A run in an MLflow store. Needs the extra ``mlflow``.
+
+    MLflow itself reports how it is used over the network; ``MLFLOW_DISABLE_TELEMETRY=true`` keeps it from that.
+
+    Args:
+        experiment: Its name; made if there is none.
+        name: Of the run; by default the method's, with the directory's.
+        tracking_uri: The store, such as ``sqlite:///mlflow.db`` or ``http://localhost:5000``; by default MLflow's own
+            choice: ``MLFLOW_TRACKING_URI``, or a local file.
+        every: Seconds between writes.
+    """
+    from asyncsgd.loggers.to_mlflow import MLflow
+
+    return MLflow(experiment, name, tracking_uri, every)
+
+
+def wandb(
+    project: str = "asyncsgd",
+    *,
+    mode: str = "offline",
+    name: str | None = None,
+    directory: str | PathLike[str] | None = None,
+    every: float = 1.0,
+    **options: Any,
+) -> WandB:
+    """A run of Weights & Biases. Needs the extra ``wandb``.
+
+    Offline, the run stays on this disk until ``wandb sync`` sends it.
+
+    Args:
+        project: Its name.
+        mode: ``offline`` or ``online``.
+        name: Of the run; by default the method's, with the directory's.
+        directory: Where its files go; by default the run's own directory, or else the current one.
+        every: Seconds between writes.
+        **options: More for ``wandb.init``, such as ``entity``, ``tags``, ``group``.
+    """
+    from asyncsgd.loggers.to_wandb import WandB
+
+    return WandB(project, mode, name, directory, every, options)

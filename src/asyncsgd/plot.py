@@ -1,0 +1,197 @@
+"""Figures for papers, with matplotlib: who worked when, how late updates came, how fast it learned, what to expect.
+
+Every function draws into the ``axes`` that it is given, or into a figure of its own, and returns the axes::
+
+    asgd.plot.timeline(run).figure.savefig("timeline.pdf")
+
+No global setting of matplotlib is changed, and pyplot is not used. What is called a run may be a run, a trace, a
+comparison, or the directory of one; several of them in a list, or in a dict that names them. Needs the extra
+``report``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.check import count
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.report import charts
+from asyncsgd.report.figures import COLOURS, figure
+from asyncsgd.report.sources import gather
+from asyncsgd.report.subject import AXES, Subject
+from asyncsgd.theory import Speedup
+from asyncsgd.theory import speedup as predict
+from asyncsgd.trace.spans import spans
+
+__all__ = ["convergence", "delays", "speedup", "timeline"]
+
+WIDE = 50.0
+"""Positive values that differ by more than this factor are drawn on a logarithmic axis."""
+POINTS = 16
+"""About so many concurrencies, where none are given."""
+
+
+def timeline(
+    run: Any,
+    *,
+    start: float = 0.0,
+    until: float | None = None,
+    largest: int | None = None,
+    bar: bool = True,
+    axes: Any = None,
+) -> Any:
+    """One row per worker, a bar per job while it was computed, coloured by delay; what did not arrive is hatched.
+
+    Args:
+        run: One run.
+        start: Seconds, or iterations if the trace has no clock.
+        until: The same; by default the end of the trace.
+        largest: The delay of the darkest colour; by default the largest one. Give it to compare several figures.
+        bar: Whether to draw the colour bar.
+        axes: Where to draw.
+
+    >>> import asyncsgd as asgd
+    >>> speeds = asgd.durations.fixed([1, 1, 5])
+    >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
+    >>> timeline(run, until=10).get_xlabel()
+    'seconds'
+    """
+    subject = _one(run)
+    found = spans(subject.trace)
+    until = found.horizon if until is None else until
+    if not start < until:
+        raise BadParameter("until", until, f"is not after start = {start:g}", f"the trace ends at {found.horizon:g}")
+    workers = len(np.unique(subject.trace.jobs.worker))
+    with _canvas(axes, height=min(9.0, max(1.6, 0.9 + 0.22 * workers))) as axes:
+        colours = charts.timeline(axes, subject.trace, until, start, largest)
+        axes.set_xlabel("seconds" if found.timed else "iterations")
+        if bar:
+            charts.delay_bar(axes.figure, colours, axes)
+        return axes
+
+
+def delays(runs: Any, *, axes: Any = None) -> Any:
+    """How late updates came: the share of them with at most this delay, one line per run."""
+    subjects = gather(runs)
+    named = {f"{s.name}: τ avg {s.trace.delays.average:.3g}, max {s.trace.delays.maximum}": s.trace for s in subjects}
+    with _canvas(axes) as axes:
+        charts.delays(axes, named)
+        return axes
+
+
+def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axes: Any = None) -> Any:
+    """A metric over seconds or iterations, one line per run; dotted, where it was to get.
+
+    Args:
+        runs: One or several.
+        metric: What the task evaluates; by default the loss, or whatever comes first.
+        over: ``"time"`` or ``"iteration"``.
+        axes: Where to draw.
+    """
+    if over not in AXES:
+        raise BadParameter("over", over, "is unknown", f"pass one of {', '.join(AXES)}")
+    subjects = gather(runs)
+    metric = _metric(subjects, metric)
+    with _canvas(axes) as axes:
+        charts.convergence(axes, {subject.name: subject for subject in subjects}, metric, over)
+        for target in sorted({subject.targets[metric] for subject in subjects if metric in subject.targets}):
+            axes.axhline(target, color=COLOURS[-1], linewidth=0.8, linestyle=":", marker="")
+        values = np.concatenate([subject.metrics[metric] for subject in subjects])
+        values = values[np.isfinite(values)]
+        if len(values) and values.min() > 0 and values.max() > WIDE * values.min():
+            axes.set_yscale("log")
+        return axes
+
+
+def speedup(
+    durations: Sequence[float], concurrencies: Sequence[int] | None = None, *, ratio: bool = False, axes: Any = None
+) -> Any:
+    """What asynchrony saves, by theory: seconds for as many gradients as are in flight, over how many those are.
+
+    Drawn are mini-batch SGD, the speed-up lemma, the lemma with queues (exact for exponential durations, approximate
+    for fixed ones), and the floor under them that the slowest worker sets; see `asyncsgd.theory.speedup`.
+
+    Args:
+        durations: Seconds per gradient, one per worker.
+        concurrencies: Jobs in flight; by default from 1 to the number of workers.
+        ratio: Draw how many times faster than mini-batch SGD each is, instead of seconds.
+        axes: Where to draw.
+
+    >>> axes = speedup([10.0] * 9 + [60.0], [1, 2, 5, 10])
+    >>> [line.get_label() for line in axes.get_lines()][:2]
+    ['mini-batch SGD', 'asynchronous, by the lemma']
+    """
+    chosen = _concurrencies(len(durations)) if concurrencies is None else [int(value) for value in concurrencies]
+    for value in chosen:
+        count("concurrency", value)
+    if not chosen:
+        raise BadParameter("concurrencies", concurrencies, "is empty", "pass some, such as [1, 10, 100]")
+    found = [predict(durations, value) for value in sorted(chosen)]
+    with _canvas(axes) as axes:
+        curves = {name: [_value(one, name, ratio) for one in found] for name in _CURVES}
+        for name, (label, style) in _CURVES.items():
+            axes.plot(sorted(chosen), curves[name], label=label, markersize=4, **style)
+        axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,g}")
+            axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+        # With few jobs in flight the floor is far from everything: it may leave the picture.
+        reached = [value for name, values in curves.items() if name != "floor" for value in values]
+        axes.set_ylim(min(reached) / 1.6, max(reached) * 1.6)
+        axes.set_xlabel("jobs in flight")
+        axes.set_ylabel("times faster than mini-batch SGD" if ratio else "seconds for so many gradients")
+        axes.legend()
+        return axes
+
+
+_CURVES: dict[str, tuple[str, dict[str, Any]]] = {
+    "minibatch": ("mini-batch SGD", {"color": COLOURS[1], "marker": "s"}),
+    "asynchronous": ("asynchronous, by the lemma", {"color": COLOURS[0], "marker": "o", "linestyle": "--"}),
+    "queued": ("with queues, exponential", {"color": COLOURS[2], "marker": "^"}),
+    "queued_fixed": ("with queues, fixed", {"color": COLOURS[0], "marker": "v"}),
+    "floor": ("limit set by the slowest", {"color": COLOURS[-1], "marker": "", "linestyle": ":"}),
+}
+
+
+def _value(found: Speedup, name: str, ratio: bool) -> float:
+    value = float(getattr(found, name))
+    return found.minibatch / value if ratio else value
+
+
+def _concurrencies(workers: int) -> list[int]:
+    return sorted({int(value) for value in np.round(np.geomspace(1, max(1, workers), POINTS))})
+
+
+def _one(run: Any) -> Subject:
+    found = gather(run)
+    if len(found) > 1:
+        raise BadParameter("run", run, f"holds {len(found)} runs", "pass one, and draw the others into other axes")
+    return found[0]
+
+
+def _metric(subjects: Sequence[Subject], metric: str | None) -> str:
+    known = [name for name in subjects[0].metrics if name not in AXES]
+    if metric is None:
+        if not known:
+            raise BadParameter("runs", subjects[0].name, "has no metrics", "pass runs, not traces")
+        return "loss" if "loss" in known else known[0]
+    for subject in subjects:
+        if metric not in subject.metrics or metric in AXES:
+            names = ", ".join(name for name in subject.metrics if name not in AXES) or "none"
+            raise BadParameter("metric", metric, f"is not among those of {subject.name}", f"name one of: {names}")
+    return metric
+
+
+@contextmanager
+def _canvas(axes: Any, **size: float) -> Iterator[Any]:
+    """The user's axes as they are, or new ones in our look."""
+    if axes is not None:
+        yield axes
+        return
+    with figure(**size) as (fig, made):  # type: ignore[arg-type]
+        fig.set_facecolor("white")
+        yield made

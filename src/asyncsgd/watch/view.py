@@ -1,0 +1,206 @@
+"""A frame as the terminal shows it: everything that fits into its width and height."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from asyncsgd.watch.frame import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED, Frame, WorkerSeen
+from asyncsgd.watch.marks import ago, bar, bins, clock, is_log, number, sparkline
+
+MARKS = {RUNNING: "●", ENDED: "✓", INTERRUPTED: "‖", STOPPED: "✗", DIVERGED: "✗", CRASHED: "✗"}
+STYLES = {RUNNING: "green", ENDED: "green", INTERRUPTED: "yellow", STOPPED: "red", DIVERGED: "red", CRASHED: "red"}
+SILENT = 10.0
+"""A run that has written nothing for so many seconds is said to be silent."""
+NARROW, WIDE = 80, 110
+"""Below so many columns something is left out; from so many on, metrics and delays stand side by side."""
+METRICS, ROWS = 5, 40
+"""At most so many metrics; and workers, where there is no height to keep to."""
+SIZES = ((8, 5), (6, 4), (5, 3), (4, 2), (3, 1))
+"""Bars and notes, where there is room, and where there is less."""
+
+
+def view(frame: Frame, width: int, height: int | None = None) -> Group:
+    """Draw a frame for so many columns and lines; workers that do not fit are summed up in one line."""
+    head = [_title(frame), *_remark(frame, width), _progress(frame, width), Text()]
+    for bars, notes in SIZES:
+        body, tall = _body(frame, width, bars)
+        foot = _notes(frame, notes)
+        # The blank line, the heading with its rule, and of the notes a blank line and a heading.
+        taken = _lines(head, width) + tall + 3 + (min(notes, len(frame.notes)) + 2 if foot else 0)
+        room = ROWS if height is None else height - taken
+        if room >= min(len(frame.workers), 5):
+            break
+    return Group(*head, *body, Text(), *_workers(frame, width, max(2, room)), *foot)
+
+
+def _lines(parts: list[RenderableType], width: int) -> int:
+    return sum(max(1, -(-part.cell_len // width)) if isinstance(part, Text) else 1 for part in parts)
+
+
+# ---------------------------------------------------------------------------------------------- the whole
+
+
+def _title(frame: Frame) -> Table:
+    line = Table.grid(expand=True, padding=(0, 2, 0, 0))
+    line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    line.add_column(justify="right", no_wrap=True)
+    about = Text(frame.directory, style="bold")
+    about.append(f"   {frame.method} on {frame.task}", style="not bold dim")
+    line.add_row(about, Text(f"{MARKS[frame.state]} {frame.state}", style=f"bold {STYLES[frame.state]}"))
+    return line
+
+
+def _remark(frame: Frame, width: int) -> list[RenderableType]:
+    """What there is to say beside the state."""
+    if frame.state != RUNNING:
+        return [Text(frame.words, STYLES[frame.state], overflow="fold")] if frame.words != frame.state else []
+    said = [f"until {frame.until}"] if frame.until else []
+    text = Text("   ".join(said), no_wrap=True, overflow="ellipsis")
+    if frame.silent > SILENT:
+        text.append(f"{'   ' if said else ''}nothing new for {ago(frame.silent)}", style="yellow")
+    return [text] if text.plain else []
+
+
+def _progress(frame: Frame, width: int) -> Table:
+    words = [f"{frame.iteration:,} of {frame.iterations:,}", f"{number(frame.per_second)} updates/s"]
+    words.append(clock(frame.seconds))
+    if frame.left is not None:
+        words.append(f"{'at most ' if frame.until else ''}{clock(frame.left)} left")
+    text = Text("   ".join(words), no_wrap=True, overflow="ellipsis")
+    line = Table.grid(padding=(0, 2, 0, 0))
+    room = min(40, width - text.cell_len - 4)
+    if room < 8:
+        line.add_row(text)
+        return line
+    line.add_column(width=room)
+    style, done = STYLES[frame.state], min(1.0, frame.iteration / max(1, frame.iterations))
+    line.add_row(ProgressBar(total=1.0, completed=done, complete_style=style, finished_style=style), text)
+    return line
+
+
+def _body(frame: Frame, width: int, bars: int) -> tuple[list[RenderableType], int]:
+    """Metrics and delays, and how many lines they take."""
+    if width < WIDE:
+        metrics, delays = _metrics(frame, width), _delays(frame, bars)
+        return [metrics, Text(), delays], metrics.row_count + 1 + delays.row_count
+    left = width - 52
+    metrics, delays = _metrics(frame, left), _delays(frame, bars)
+    pair = Table.grid()
+    pair.add_column(width=left)
+    pair.add_column(width=52)
+    pair.add_row(metrics, delays)
+    return [pair], max(metrics.row_count, delays.row_count)
+
+
+# ---------------------------------------------------------------------------------------------- its parts
+
+
+def _metrics(frame: Frame, width: int) -> Table:
+    """One line per metric: where it came from, its way, where it is."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    names = [name for name in frame.metrics if name not in ("iteration", "time")]
+    if not names:
+        table.add_row(Text("no evaluation yet", style="dim"))
+        return table
+    table.add_column(style="bold", no_wrap=True, overflow="ellipsis", max_width=16)
+    table.add_column(style="dim", justify="right", no_wrap=True)
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(style="bold", justify="right", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    taken = max(min(16, len(name)) for name in names[:METRICS]) + 32
+    for name in names[:METRICS]:
+        values = frame.metrics[name]
+        line = sparkline(values, max(8, min(50, width - taken)))
+        table.add_row(name, number(values[0]), line, number(values[-1]), "log" if is_log(values) else "")
+    if len(names) > METRICS:
+        table.add_row(Text(f"{len(names) - METRICS} more", style="not bold dim"))
+    return table
+
+
+def _delays(frame: Frame, bars: int) -> Table:
+    """A line of figures, and bars."""
+    table = Table.grid()
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    head = Text("delays", style="bold")
+    head.append(f"  τ avg {number(frame.average_delay)}, max {frame.maximum_delay:,}", style="not bold")
+    head.append(f", {frame.in_flight:,} in flight", style="not bold")
+    table.add_row(head)
+    rows = bins(frame.histogram, bars)
+    total = sum(count for _, count in rows)
+    largest = max((count for _, count in rows), default=0)
+    label = max((len(name) for name, _ in rows), default=0)
+    for name, count in rows:
+        line = Text()
+        line.append(f"{name:>{label}} ", style="dim")
+        line.append(f"{bar(count / largest if largest else 0.0, 24):<24}", style="magenta")
+        share = count / total if total else 0.0
+        line.append("  <1%" if 0 < share < 0.01 else f" {share:4.0%}", style="dim")
+        table.add_row(line)
+    return table
+
+
+def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    running = frame.state == RUNNING
+    for heading in ("worker", *(("",) if running else ())):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("updates", justify="right", no_wrap=True)
+    if width >= NARROW:
+        table.add_column("", no_wrap=True)
+    for heading in ("mean delay", *(("in flight",) if width >= NARROW else ()), "last update"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if width >= WIDE:
+        table.add_column("faults", justify="right", no_wrap=True)  # lost or rejected
+        table.add_column("deaths", justify="right", no_wrap=True)
+    shown, hidden = (list(frame.workers), []) if len(frame.workers) <= room else _pick(frame.workers, room - 1)
+    most = max((row.jobs for row in frame.workers), default=0)
+    for row in shown:
+        style = {"working": "green", "retired": "red", "gone": "red"}.get(row.state, "")
+        seen = ago(row.last_seen) if running or row.last_seen is None else f"at {clock(frame.seconds - row.last_seen)}"
+        cells: list[RenderableType] = [str(row.worker), *((Text(row.state, style=style),) if running else ())]
+        if width >= NARROW:
+            share = Text(f"{bar(row.jobs / most if most else 0.0, 10):<10}", style="blue")
+            cells += [f"{row.jobs:,}", share, number(row.mean_delay), str(row.in_flight), seen]
+        else:
+            cells += [f"{row.jobs:,}", number(row.mean_delay), seen]
+        if width >= WIDE:
+            troubles = (row.faults, row.deaths)
+            cells += [Text(str(count) if count else "–", style="red" if count else "dim") for count in troubles]
+        table.add_row(*cells)
+    if not hidden:
+        return [table]
+    jobs, flying = sum(row.jobs for row in hidden), sum(row.in_flight for row in hidden)
+    words = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
+    return [table, Text(words, style="dim", no_wrap=True, overflow="ellipsis")]
+
+
+def _pick(rows: tuple[WorkerSeen, ...], room: int) -> tuple[list[WorkerSeen], list[WorkerSeen]]:
+    """Those one would look at first: in trouble, then with the longest delays; the others."""
+
+    def interest(row: WorkerSeen) -> tuple[bool, int, float]:
+        return row.state in ("gone", "retired"), row.deaths + row.faults, row.mean_delay or 0.0
+
+    ranked = sorted(rows, key=interest, reverse=True)
+    return sorted(ranked[:room], key=lambda row: row.worker), ranked[room:]
+
+
+def _notes(frame: Frame, most: int) -> list[RenderableType]:
+    """The newest, one line each."""
+    if not frame.notes:
+        return []
+    counted = ((count, name if count > 1 else name.removesuffix("s")) for name, count in frame.faults.items() if count)
+    counts = ", ".join(f"{count:,} {name}" for count, name in counted)
+    heading = Text("notes", style="bold")
+    heading.append(f"  {counts}" if counts else "", style="not bold dim")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    times = max(len(clock(note.seconds)) for note in frame.notes[-most:])
+    table.add_column(style="dim", justify="right", no_wrap=True, min_width=times)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for note in frame.notes[-most:]:
+        line = note.text.splitlines()[0] if note.text else ""
+        table.add_row(clock(note.seconds), Text(line, style="red" if note.bad else ""))
+    return [Text(), heading, table]

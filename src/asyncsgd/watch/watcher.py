@@ -1,0 +1,230 @@
+"""Looks at a run directory again and again; each look reads only what is new."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.run.directory import BadRunDirectory, in_use, read_config
+from asyncsgd.run.target import Target
+from asyncsgd.trace import Trace
+from asyncsgd.watch.frame import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED, Frame, Note, WorkerSeen
+from asyncsgd.watch.tails import Lines, Log, Torn
+from asyncsgd.watch.tally import Tally
+
+NOTED = {
+    "died": "worker {worker} {reason}",
+    "failed": "worker {worker}, job {job}: {reason}",
+    "rejected": "worker {worker}, job {job} was rejected: {reason}",
+    "retired": "worker {worker} is retired: {reason}",
+    "diverged": "the loss is no finite number",
+    "stopped": "stopped: {reason}",
+    "resumed": "resumed",
+}
+"""Events of the journal that a user should know of, in words."""
+NOTES = 50
+"""So many of the newest are kept."""
+
+
+class Watcher:
+    """One run directory. ``look()`` says how the run stands now.
+
+    >>> import tempfile, asyncsgd as asgd
+    >>> folder = tempfile.mkdtemp()
+    >>> options = {"engine": asgd.engines.processes(2), "directory": folder, "progress": False}
+    >>> run = asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), iterations=20, **options)
+    >>> with Watcher(folder) as watcher:
+    ...     frame = watcher.look()
+    >>> frame.state, frame.iteration, frame.average_delay == run.trace.delays.average
+    ('ended', 20, True)
+    """
+
+    def __init__(self, path: str | Path, now: Callable[[], float] = time.time) -> None:
+        self.path = Path(path)
+        self._now = now
+        self._log = Log(self.path / "trace.log")
+        self._metrics, self._journal = Lines(self.path / "metrics.jsonl"), Lines(self.path / "journal.jsonl")
+        self._tails = (self._log, self._metrics, self._journal)
+        self._forget()
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for tail in self._tails:
+            tail.close()
+
+    def _forget(self) -> None:
+        self.close()
+        self._tally = Tally()
+        self._rows: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    def look(self) -> Frame:
+        """Read what is new, and say how the run stands."""
+        running = in_use(self.path)  # first: if nobody trains here, then what is read below is all there will be
+        config = read_config(self.path)
+        try:
+            self._read()
+        except Torn:  # a resume has shortened the file just now
+            self._forget()
+            try:
+                self._read()
+            except Torn as error:
+                raise BadRunDirectory(f"{error}; restore it from a backup") from error
+        return self._frame(config, running)
+
+    def _read(self) -> None:
+        # Whoever resumes a run replaces its log and shortens the other files: then nothing read before holds.
+        if any([tail.look() for tail in self._tails]):
+            self._forget()
+            for tail in self._tails:
+                tail.look()
+        for batch in self._log.news():
+            self._tally.add(batch)
+        self._rows.extend(self._metrics.news())
+        self._events.extend(self._journal.news())
+        if not self._tally.workers and not self._log.path.exists() and (self.path / "trace.parquet").exists():
+            self._tally.add(Trace.read(self.path / "trace.parquet").jobs)  # somebody has tidied up
+
+    # ------------------------------------------------------------------------------------------ seeing
+
+    def _frame(self, config: dict[str, Any], running: bool) -> Frame:
+        tally = self._tally
+        wanted = int(config["iterations"])
+        changed = [time for tail in self._tails if (time := tail.changed) is not None]
+        silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
+        seconds = self._seconds() + silent
+        state, words = (RUNNING, "running") if running else self._fate(config, wanted)
+        speed = tally.speed(seconds) if running else tally.iterations / seconds if seconds > 0 else 0.0
+        histogram = tally.histogram()
+        jobs = int(histogram.sum())
+        alive = self._alive()
+        return Frame(
+            directory=str(self.path),
+            state=state,
+            words=words,
+            task=str(config.get("task", "")),
+            method=str(config.get("method_name", "")),
+            iteration=tally.iterations,
+            iterations=wanted,
+            until=config.get("until"),
+            seconds=seconds,
+            silent=silent,
+            per_second=speed,
+            left=(wanted - tally.iterations) / speed if running and speed > 0 else None,
+            average_delay=int(histogram @ np.arange(len(histogram))) / jobs if jobs else None,
+            maximum_delay=max(0, len(histogram) - 1),
+            histogram=tuple((int(delay), int(histogram[delay])) for delay in np.flatnonzero(histogram)),
+            in_flight=len(tally.in_flight),
+            alive=len(alive) if running else 0,
+            workers=self._workers(alive, running, seconds),
+            outcomes={outcome.name.lower(): count for outcome, count in tally.outcomes.items()},
+            faults={
+                name: sum(row.get("event") == event for row in self._events)
+                for name, event in (("deaths", "died"), ("exceptions", "failed"), ("rejected", "rejected"))
+            },
+            metrics=self._columns(),
+            notes=self._notes(),
+        )
+
+    def _seconds(self) -> float:
+        """The clock of the run when it last wrote; its diagnosis comes after its end."""
+        said = (_number(row, "seconds") for row in self._events if row.get("event") != "diagnosed")
+        measured = (_number(row, "time") for row in self._rows[-1:])
+        return max(self._tally.latest, *said, *measured, 0.0)
+
+    def _since_start(self) -> list[dict[str, Any]]:
+        """The journal since the run was begun or last resumed."""
+        starts = [place for place, row in enumerate(self._events) if row.get("event") in ("started", "resumed")]
+        return self._events[starts[-1] :] if starts else []
+
+    def _fate(self, config: dict[str, Any], wanted: int) -> tuple[str, str]:
+        """How a run ended that nobody works on."""
+        since = {row.get("event"): row for row in self._since_start()}
+        done = self._tally.iterations
+        at = f"at iteration {done:,} of {wanted:,}"
+        if "stopped" in since:
+            return STOPPED, f"stopped {at}: {since['stopped'].get('reason', 'nobody knows why')}"
+        if "ended" not in since:
+            return CRASHED, f"crashed {at}; asyncsgd train --resume --directory {self.path} goes on"
+        if "diverged" in since:
+            return DIVERGED, f"diverged {at}"
+        target = Target.parse(str(config["until"])) if config.get("until") else None
+        last = self._rows[-1] if self._rows else {}
+        if target is not None and target.metric in last and target.met(last):
+            return ENDED, f"reached {target} {at}"
+        if done < wanted:
+            return INTERRUPTED, f"interrupted {at}; asyncsgd train --resume --directory {self.path} goes on"
+        return ENDED, "ended" if target is None else f"ended without {target}"
+
+    def _alive(self) -> set[int]:
+        alive: set[int] = set()
+        for row in self._since_start():
+            if row.get("event") == "joined":
+                alive.add(row["worker"])
+            elif row.get("event") == "left":
+                alive.discard(row["worker"])
+        return alive
+
+    def _workers(self, alive: set[int], running: bool, seconds: float) -> tuple[WorkerSeen, ...]:
+        tally = self._tally
+        retired = {row.get("worker") for row in self._since_start() if row.get("event") == "retired"}
+        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == "died")
+        flying = Counter(worker for worker, _, _ in tally.in_flight.values())
+        means = tally.per_worker()
+
+        def state(worker: int) -> str:
+            if not running:
+                return ""
+            if worker not in alive:
+                return "retired" if worker in retired else "gone"
+            return "working" if flying[worker] else "idle"
+
+        def seen(worker: int) -> WorkerSeen:
+            doing = tally.workers.get(worker)
+            last = None if doing is None or doing.last is None else max(0.0, seconds - doing.last)
+            jobs, faults = (0, 0) if doing is None else (doing.jobs, doing.faults)
+            return WorkerSeen(
+                worker, state(worker), jobs, means.get(worker), flying[worker], last, faults, deaths[worker]
+            )
+
+        return tuple(seen(worker) for worker in sorted({*tally.workers, *alive}))
+
+    def _notes(self) -> tuple[Note, ...]:
+        found: list[Note] = []
+        for row in reversed(self._events):
+            found.extend(_notes(row))
+            if len(found) >= NOTES:
+                break
+        return tuple(reversed(found[:NOTES]))
+
+    def _columns(self) -> dict[str, tuple[float, ...]]:
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        return {name: tuple(_number(row, name, float("nan")) for row in self._rows) for name in names}
+
+
+def _number(row: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _notes(row: dict[str, Any]) -> list[Note]:
+    event, seconds, iteration = row.get("event"), _number(row, "seconds"), int(_number(row, "iteration"))
+    if event == "diagnosed":  # in reverse, as the journal is read backwards
+        return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
+    if event not in NOTED:
+        return []
+    words = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "nobody knows why"} | row)
+    return [Note(seconds, iteration, words, bad=event != "resumed")]

@@ -1,0 +1,61 @@
+"""What the pages show, runs: python blocks in order, a page at a time, and they print what is shown."""
+
+import doctest
+import warnings
+
+import pytest
+from docs.pages import DOCS, pages, steps
+
+RUNNABLE = [path for path in pages() if steps(path)]
+FLAGS = doctest.ELLIPSIS | doctest.REPORT_NDIFF
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tests run beside each other; threads of torch that wait for each other on a busy machine take minutes."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_there_are_pages_with_code():
+    names = {path.relative_to(DOCS).as_posix() for path in RUNNABLE}
+    howtos = {f"howto/{name}.md" for name in ("method", "dispatch", "task", "engine", "durations")}
+    users = {f"users/{name}.md" for name in ("engineer", "federated", "researcher", "planner")}
+    assert {"tutorial.md", "index.md"} | howtos | users <= names
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_the_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch, capsys):
+    if any("import torch" in block.text for block, _ in steps(path)):
+        pytest.importorskip("torch", reason="the page trains a PyTorch model: pip install 'asyncsgd[torch]'")
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for block, shown in steps(path):
+        where = f"{path.relative_to(DOCS)}, line {block.line}"
+        code = compile("\n" * block.line + block.text, str(path), "exec")  # a traceback then names the line of the page
+        with warnings.catch_warnings():
+            exec(code, names)
+        printed = capsys.readouterr().out
+        if shown is None:
+            assert not printed, f"{where} prints something that the page does not show:\n{printed}"
+            continue
+        assert printed, f"{where} prints nothing"
+        example = doctest.Example(block.text, shown.text)
+        checker = doctest.OutputChecker()
+        if not checker.check_output(example.want, printed, FLAGS):
+            pytest.fail(f"{where}:\n{checker.output_difference(example, printed, FLAGS)}")
+
+
+def test_a_page_that_shows_something_else_is_caught(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text('```python\nprint(1)\n```\n\n```text title="prints"\n2\n```\n')
+    ((block, shown),) = steps(page)
+    assert (block.text, shown.text, block.line) == ("print(1)\n", "2\n", 1)
+    assert not doctest.OutputChecker().check_output(shown.text, "1\n", FLAGS)

@@ -1,0 +1,66 @@
+"""A real Ray cluster of several nodes on this machine, which tests can add to and take from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asyncsgd.engines.ray.cluster import LOOPBACK, _settings
+
+STORE = 200 * 1024**2
+
+
+class Nodes:
+    """The server's own node has 4 processors; others come and go."""
+
+    def __init__(self, folder: str) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._common = {"node_ip_address": LOOPBACK, "include_dashboard": False, "object_store_memory": STORE}
+        self._cluster = Cluster(
+            initialize_head=True, head_node_args={**self._common, "num_cpus": 4, "temp_dir": folder}
+        )
+        self.address: str = self._cluster.address
+
+    def add(self, num_cpus: int, **resources: float) -> Any:
+        """One more node."""
+        with _settings(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray leaves files open
+            return self._cluster.add_node(**self._common, num_cpus=num_cpus, resources=resources)
+
+    def kill(self, node: Any) -> None:
+        """Without a word: no process of it has time to say goodbye."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+@contextmanager
+def ray_nodes() -> Iterator[Nodes]:
+    """Started and connected to; gone afterwards."""
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short name, as sockets lie deep in it
+    before = dict(os.environ)
+    with _settings(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray
+
+        nodes = Nodes(folder)
+        ray.init(address=nodes.address, logging_level="error", log_to_driver=False, configure_logging=False)
+    try:
+        yield nodes
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.shutdown()
+            nodes.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in set(os.environ) - set(before):
+            del os.environ[name]

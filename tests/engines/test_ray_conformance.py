@@ -1,0 +1,81 @@
+"""The Ray engine passes the conformance suite, with memory that is shared and through the object store.
+
+Scenarios of methods are there for each family once; ``ASYNCSGD_SCENARIOS=all`` plays all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd.engines.ray import post
+from asyncsgd.testing import SCENARIOS, Abilities, check_engine
+
+pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("nodes")]
+
+ABILITIES = Abilities(stops=False, cleans_up=False)  # a job that runs is not stopped, and the cluster lives on
+CREW = [name for name in SCENARIOS if not name.startswith("train") and name != "closing"]
+TRAIN = [name for name in SCENARIOS if name.startswith("train")]
+ALL = os.environ.get("ASYNCSGD_SCENARIOS") == "all"
+
+
+def chosen(*names: str) -> list[str]:
+    assert set(names) <= set(SCENARIOS)
+    return [*CREW, *(TRAIN if ALL else names)]
+
+
+def check(scenario: str, **options: Any) -> None:
+    check_engine(partial(asgd.engines.ray, **options), abilities=ABILITIES, only=scenario)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    chosen(
+        "train with minibatch_sgd",
+        "train with federated_async_sgd, early",
+        "train with ringmaster",
+        "train with adam",
+        "train with over_selection and kills",
+    ),
+)
+def test_shared_memory(scenario: str) -> None:
+    check(scenario)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    chosen(
+        "train with async_sgd",
+        "train with fedbuff",
+        "train with mifa and rubbish",
+        "train with federated_async_sgd and kills",
+        "train with federated_async_sgd and hangs",
+    ),
+)
+def test_object_store(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "SMALL", 0)  # every point goes through it
+    check(scenario, shared_memory=False)
+
+
+@pytest.mark.parametrize("scenario", ["order", "train with delay_adaptive"])
+def test_along_with_the_call(scenario: str) -> None:
+    """Small vectors, to workers on other machines."""
+    check(scenario, shared_memory=False)
+
+
+@pytest.mark.parametrize(
+    ("transport", "scenario"),
+    [
+        ("float16", "train with async_sgd and kills"),
+        ("float16", "train with over_selection and rubbish"),
+        ("bfloat16", "train with federated_async_sgd"),
+    ],
+)
+def test_16_bits(transport: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replayed to the bit, whatever happened to jobs and workers."""
+    monkeypatch.setattr(post, "SMALL", 0)
+    check(scenario, shared_memory=scenario.endswith("kills"), transport=transport)

@@ -1,0 +1,172 @@
+"""Nodes that differ, come and go: a real cluster of several nodes, and runs that are replayed to the bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd.engines import EngineError, Group
+from asyncsgd.run import Listener
+from asyncsgd.testing.bench import WritingBowl
+
+if TYPE_CHECKING:
+    from engines.ray_nodes import Nodes
+
+    from asyncsgd.core.events import Vector
+    from asyncsgd.run import TrainingRun
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+ENDLESS = 1_000_000
+
+
+class Staged(WritingBowl):
+    """Its metric ``act`` says how far the play has come; workers know nothing of it."""
+
+    def __init__(self, stage: Stage, dim: int = 50_000) -> None:
+        super().__init__(dim, np.float32)
+        self.stage: Stage | None = stage
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "stage": None}
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        assert self.stage is not None
+        return {**super().evaluate(x), "act": float(self.stage.act)}
+
+
+class Stage(Listener):
+    """Acts of a play: each is a condition, looked at now and then, and what to do once it holds."""
+
+    def __init__(
+        self, directory: Path, *acts: tuple[Callable[[list[dict[str, Any]]], bool], Callable[[], Any]]
+    ) -> None:
+        self.directory, self.acts, self.act = directory, acts, 0
+
+    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+        if self.act < len(self.acts):
+            holds, do = self.acts[self.act]
+            if holds(journal(self.directory)):
+                do()
+                self.act += 1
+
+
+def journal(directory: Path) -> list[dict[str, Any]]:
+    """What has been written down so far; the newest lines may be missing."""
+    file = directory / "journal.jsonl"
+    text = file.read_text("utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def count(rows: list[dict[str, Any]], event: str, worker: int | None = None) -> int:
+    return sum(row["event"] == event and worker in (None, row["worker"]) for row in rows)
+
+
+def nothing() -> None:
+    pass
+
+
+def play(stage: Stage, engine: asgd.engines.Engine, **options: Any) -> TrainingRun:
+    return asgd.train(
+        Staged(stage),
+        asgd.async_sgd(0.1),
+        engine=engine,
+        iterations=ENDLESS,
+        every=20,
+        until=f"act >= {len(stage.acts)}",
+        directory=stage.directory,
+        listeners=[stage],
+        progress=False,
+        **options,
+    )
+
+
+def check_replay(run: TrainingRun) -> None:
+    assert run.directory is not None
+    again = asgd.replay(run.directory)
+    assert again.model_compared
+    assert again.compared == run.trace.iterations
+    assert again.x.tobytes() == run.x.tobytes()
+
+
+def placed(rows: list[dict[str, Any]], worker: int) -> list[str]:
+    return [row["node"] for row in rows if row["event"] == "placed" and row["worker"] == worker]
+
+
+def test_a_node_dies_and_another_joins(nodes: Nodes, tmp_path: Path) -> None:
+    """Its jobs are lost, the others go on; on the new node its workers are back, and get work."""
+    directory = tmp_path / "run"
+    lent = nodes.add(2, big=2)
+    added: list[Any] = []
+    stage = Stage(
+        directory,
+        (lambda rows: count(rows, "joined") == 4, lambda: nodes.kill(lent)),
+        (lambda rows: count(rows, "left") == 2, lambda: added.append(nodes.add(2, big=2))),
+        (lambda rows: count(rows, "joined", 2) == count(rows, "joined", 3) == 2, nothing),
+    )
+    engine = asgd.engines.ray([Group(2), Group(2, resources={"big": 1})], shared_memory=False)
+    try:
+        run = play(stage, engine)
+    finally:
+        for node in added:
+            nodes.kill(node)
+    rows = journal(directory)
+    lost = run.trace.jobs.worker[run.trace.jobs.outcome == asgd.Outcome.LOST]
+    assert set(lost) == {2, 3}
+    assert run.faults.deaths >= 2  # a replacement may be placed on the dying node, before Ray knows
+    assert count(rows, "left") == 2
+    back = {row["worker"]: row["iteration"] for row in rows if row["event"] == "joined" and row["iteration"] > 0}
+    for worker in (2, 3):
+        before, after = placed(rows, worker)
+        assert before != after
+        assert (run.trace.worker[back[worker] :] == worker).any()
+        assert (run.trace.worker[: back[worker]] == worker).any()
+    assert any("node" in row["reason"] for row in rows if row["event"] == "died")
+    check_replay(run)
+
+
+def test_workers_that_find_no_room_join_when_a_node_does(nodes: Nodes, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    added: list[Any] = []
+    stage = Stage(
+        directory,
+        (lambda rows: True, lambda: added.append(nodes.add(2, late=2))),
+        (lambda rows: count(rows, "joined") == 3, nothing),
+    )
+    engine = asgd.engines.ray([Group(1), Group(2, resources={"late": 1})], at_least=1)
+    try:
+        run = play(stage, engine)
+    finally:
+        for node in added:
+            nodes.kill(node)
+    rows = journal(directory)
+    assert next(row["worker"] for row in rows if row["event"] == "joined") == 0
+    assert set(run.trace.worker) == {0, 1, 2}
+    assert len({placed(rows, 1)[0], placed(rows, 0)[0]}) == 2
+    assert run.faults.deaths == 0
+    check_replay(run)
+
+
+def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    lent = nodes.add(2, big=2)
+    stage = Stage(
+        directory,
+        (lambda rows: count(rows, "joined") == 2, lambda: nodes.kill(lent)),
+        (lambda rows: False, nothing),
+    )
+    with pytest.raises(EngineError) as error:
+        play(stage, asgd.engines.ray(2, resources={"big": 1}, start_timeout=12, transport="float16"))
+    said = str(error.value)
+    assert said.startswith("0 of the 1 workers that the run needs were there after 12 s: workers 0, 1 wait for room")
+    assert "Ray was asked for nodes with 1 CPU, 1 big free; the cluster has 1 nodes with 4 of 4 CPU free" in said
+    run = play(Stage(directory, (lambda rows: True, nothing)), asgd.engines.processes(2), resume=True)
+    counts = run.trace.counts
+    assert counts[asgd.Outcome.LOST] == 2
+    check_replay(run)

@@ -1,0 +1,46 @@
+"""The server of the tests: it goes on until a file says that the test has seen enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+import asyncsgd as asgd
+
+app = ServerApp()
+METHODS = {
+    "algorithm-2": asgd.federated_async_sgd(0.2, concurrency=4),
+    "rounds": asgd.over_selection(1.0, goal=2, ask=2),
+    "async": asgd.async_sgd(0.2),
+    "fedbuff": asgd.fedbuff(1.0, concurrency=4, buffer=3),
+    "private": asgd.fedbuff(1.0, concurrency=4, buffer=3, clip=5.0, noise=1.0),
+}
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    directory = Path(str(config["directory"]))
+
+    def evaluate(iteration: int, arrays: ArrayRecord) -> dict[str, float]:
+        return {"mean": float(arrays["x"].numpy().mean()), "enough": float((directory.parent / "enough").exists())}
+
+    run = asgd.flower.serve(
+        grid,
+        ArrayRecord({"x": Array(np.full(1000, 10.0, np.float32)), "count": Array(np.array(0))}),
+        METHODS[str(config["method"])],
+        iterations=int(config["iterations"]),
+        evaluate=evaluate,
+        evaluate_clients=True,
+        until="enough >= 1",
+        every=1,
+        directory=directory,
+        resume=bool(config["resume"]),
+        checkpoint_every=1,
+        heterogeneous=False,
+        clients=asgd.flower.Clients(minimum=int(config["minimum"]), max_norm=1e6, timeout=120.0, pause=5.0),
+    )
+    print(f"the test has seen enough: mean {run.arrays['x'].numpy().mean():.4f}, {run.trace.iterations} iterations")

@@ -1,0 +1,74 @@
+"""A crew of fake clients, jobs handed out by the test itself, and everything that was reported."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from flower.fake import Client, FakeGrid, record
+
+from asyncsgd.core.events import Assign, Cancel, Job, Joined
+from asyncsgd.core.work import Gradient
+from asyncsgd.engines.base import Report
+from asyncsgd.engines.flower import Clients, Flower
+from asyncsgd.engines.flower.layout import Layout
+
+MODEL = record(w=np.zeros((2, 2), np.float32), n=np.array(0))
+FOREVER = 3600.0
+
+
+class Desk:
+    """A crew, and what it has reported."""
+
+    def __init__(self, crew: Any, grid: FakeGrid) -> None:
+        self.crew, self.grid = crew, grid
+        self.reports: list[Report] = []
+        self.point = np.zeros(4, np.float32)
+        self._jobs: dict[int, Job] = {}
+
+    def give(self, worker: int) -> int:
+        number = len(self._jobs)
+        job = self._jobs[number] = Job(number, worker, 0, number, 0, 0)
+        self.crew.execute(Assign(job, self.point, number))
+        return number
+
+    def cancel(self, job: int) -> None:
+        self.crew.execute(Cancel(self._jobs[job]))
+
+    def until(self, done: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + 30
+        while not (found := done()):
+            assert time.monotonic() < deadline, f"waited in vain for {what}: {self.reports}"
+            self.reports += self.crew.poll(0.05)
+        return found
+
+    def of(self, kind: type, **fields: Any) -> list[Any]:
+        found = [report for report in self.reports if isinstance(report, kind)]
+        return [report for report in found if all(getattr(report, key) == value for key, value in fields.items())]
+
+    def expect(self, kind: type, **fields: Any) -> Any:
+        return self.until(lambda: self.of(kind, **fields), f"{kind.__name__} {fields}")[0]
+
+    def all_join(self, number: int) -> None:
+        self.until(lambda: sum(len(report.workers) for report in self.of(Joined)) >= number, "everybody")
+
+
+@contextmanager
+def desk(*clients: Client, workers: int | None = None, rules: Clients | None = None, **options: Any) -> Iterator[Desk]:
+    grid = FakeGrid(clients)
+    layout = Layout.of(MODEL)
+    x, carried = layout.split(MODEL)
+    needed = len(clients) if workers is None else workers
+    engine = Flower(needed, grid, layout, carried, rules or Clients(pause=FOREVER), **options)
+    with engine.start(None, Gradient(), x) as crew:  # type: ignore[arg-type]
+        here = Desk(crew, grid)
+        if workers is None:
+            here.all_join(needed)
+        yield here
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncsgd-")]
+    assert not left
+    assert not grid.wrong

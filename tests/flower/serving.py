@@ -1,0 +1,30 @@
+"""What the tests of `asgd.flower.serve` share: a small model, clients that train it, a listener."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flower.fake import FakeGrid, record, towards
+from flwr.app import ArrayRecord, MetricRecord
+
+from asyncsgd.run import Listener
+
+ARRAYS = record(w=np.zeros((2, 3), np.float32), b=np.full(3, 9.0, np.float32), n=np.array(0))
+QUIET: dict[str, Any] = {"progress": False, "heterogeneous": False}
+
+
+def error(iteration: int, arrays: ArrayRecord) -> MetricRecord:
+    return MetricRecord({"loss": float(np.mean((arrays["w"].numpy() - 2.0) ** 2))})
+
+
+def clients(*targets: float) -> FakeGrid:
+    return FakeGrid([towards(target) for target in targets])
+
+
+class Ear(Listener):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def noted(self, message: str) -> None:
+        self.notes.append(message)

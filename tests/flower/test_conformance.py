@@ -1,0 +1,52 @@
+"""The Flower engine passes the suite that every engine passes, with clients that compute the suite's tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flower.fake import FakeGrid, record, reply
+from flwr.app import Error, Message
+
+from asyncsgd.core.events import Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.flower import Clients, Flower
+from asyncsgd.engines.flower.layout import Layout
+from asyncsgd.testing import SCENARIOS, Abilities, check_engine
+from asyncsgd.testing.faults import job_seed
+
+ABILITIES = Abilities(replaces=False, times_out=False, stops=False, cleans_up=False, other_processes=False)
+
+
+@dataclass(frozen=True)
+class Federation(Engine):
+    """As many clients, which compute the task's own updates and send these: differences would round."""
+
+    def start(self, task: Any, work: Work, x: Vector) -> Crew:
+        def client(worker: int, message: Message) -> Any:
+            point = message.content["arrays"]["x"].numpy()
+            seed = job_seed(0, int(message.metadata.group_id.removeprefix("job-")))
+            try:
+                update = work.compute(task.update, point, worker, seed)
+            except BaseException as error:
+                return Error(2, f"Traceback\n{type(error).__name__}: {error}")
+            return reply(record(x=np.array("nothing") if update is None else update))
+
+        def place(worker: int) -> Any:
+            return lambda message: client(worker, message)
+
+        grid = FakeGrid([place(worker) for worker in range(self.workers)])
+        model = record(x=x)
+        rules = Clients(replies="updates", max_failures=1_000_000)
+        return Flower(self.workers, grid, Layout.of(model), clients=rules).start(task, work, x)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_flower(scenario: str) -> None:
+    check_engine(Federation, abilities=ABILITIES, only=scenario)

@@ -1,0 +1,159 @@
+"""Clients that fail, leave, come late and come back, and what the server is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flower.desk import FOREVER, Desk, desk
+from flower.fake import Client, Held, failing, towards
+from flwr.app import Error
+
+from asyncsgd.core.events import Arrived, Joined, Left, Lost
+from asyncsgd.engines.base import Died, EngineError, Failed, Noted
+from asyncsgd.engines.flower import Clients
+
+
+def joined(here: Desk, worker: int) -> int:
+    return sum(worker in report.workers for report in here.of(Joined))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (0, Failed, "an unknown error: why"),
+        (1, Failed, "the ClientApp cannot be loaded: why"),
+        (2, Failed, "the ClientApp raised an exception: why"),
+        (3, Lost, "client 0 did not answer job 0 in 3600 s"),
+        (4, Lost, "client 0 did not answer job 0 in 3600 s"),
+        (6, Failed, "a mod of the ClientApp refused: why"),
+        (7, Failed, "the app bundle is invalid: why"),
+        (8, Failed, "the ClientApp ended without a reply: why"),
+        (99, Failed, "error 99: why"),
+    ],
+)
+def test_every_error_code_ends_the_job(code: int, kind: type, words: str) -> None:
+    with desk(lambda m: Error(code, "why")) as here:
+        report = here.expect(kind, job=here.give(0))
+        said = report.error if kind is Failed else here.of(Noted, event="unanswered")[0].message
+        assert said == words
+
+
+def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
+    with desk(towards(1.0), towards(2.0)) as here:
+        del here.grid.clients[next(iter(here.grid.clients))]
+        here.expect(Lost, job=here.give(0))
+        [note] = here.of(Noted, event="unanswered")
+        assert "the SuperLink did not take it" in note.details["reason"]
+
+
+def test_who_fails_again_and_again_is_left_out_for_a_while() -> None:
+    """Three times; then once more is enough, and the pause doubles. A good update forgives all."""
+    moods: list[Client] = [failing] * 5 + [towards(1.0)] + [failing] * 2 + [towards(1.0)]
+    mood = iter(moods)
+    with desk(lambda m: next(mood)(m), towards(2.0), rules=Clients(pause=0.2, max_failures=3)) as here:
+        for _ in range(3):
+            here.expect(Failed, job=here.give(0))
+        out = here.expect(Noted, event="left_out")
+        assert out.details == {"worker": 0, "pause": 0.2, "reason": "ValueError: no data here"}
+        assert "leans towards the data of the other clients" in out.message
+        assert here.reports.index(here.expect(Left, worker=0)) > here.reports.index(here.of(Failed)[-1])
+        for pause in (0.4, 0.8):
+            here.until(lambda: joined(here, 0) > len(here.of(Left)), "its return")
+            here.expect(Failed, job=here.give(0))
+            assert here.of(Noted, event="left_out")[-1].details["pause"] == pause
+        here.until(lambda: joined(here, 0) == 4, "its return")
+        here.expect(Arrived, job=here.give(0))
+        for _ in range(2):
+            here.expect(Failed, job=here.give(0))
+        here.expect(Arrived, job=here.give(0))
+        assert len(here.of(Noted, event="left_out")) == 3
+        [bias] = [note for note in here.crew.finish() if note.event == "bias"]
+        assert bias.details == {"left_out": {"0": pytest.approx(0.2 + 0.4 + 0.8)}}
+        assert "the model leans towards the data of the others" in bias.message
+
+
+def test_jobs_given_in_between_are_dropped() -> None:
+    """The server hears of the failure first, and may give the same client another job."""
+    with desk(failing, towards(1.0), rules=Clients(max_failures=1, pause=FOREVER)) as here:
+        here.give(0)
+        here.expect(Left, worker=0)
+        late = here.give(0)
+        here.expect(Arrived, job=here.give(1))
+        assert f"job-{late}" not in {message.metadata.group_id for message in here.grid.messages}
+
+
+def test_if_everybody_fails_the_run_stops_and_says_why() -> None:
+    with desk(failing, failing, rules=Clients(max_failures=2, pause=FOREVER)) as here:
+        for worker in (0, 1, 0, 1):
+            here.give(worker)
+        here.until(lambda: len(here.of(Noted, event="left_out")) == 2, "failures")
+        with pytest.raises(EngineError, match=r"every client fails, at last client \d: Traceback\n.*; mend the Client"):
+            here.crew.poll(0)
+
+
+def test_if_the_run_is_over_for_flower_the_error_says_how_to_go_on() -> None:
+    class RunNotRunning(BaseException):
+        pass
+
+    with desk(towards(1.0)) as here:
+        here.grid.dead = RunNotRunning("stopped")
+        with pytest.raises(EngineError, match=r"Flower's run has ended \(RunNotRunning: stopped\); .*resume=True"):
+            here.expect(Arrived, job=here.give(0))
+
+
+def test_trouble_on_the_way_to_the_superlink_is_said_once_and_survived() -> None:
+    with desk(towards(1.0)) as here:
+        here.grid.dead = ConnectionError("refused")
+        note = here.expect(Noted, event="trouble")
+        assert note.message == "nobody can say who is connected (ConnectionError: refused); asking again"
+        here.grid.dead = None
+        here.expect(Arrived, job=here.give(0))
+        assert len(here.of(Noted, event="trouble")) == 1
+        assert not here.of(Left)
+
+
+# ---------------------------------------------------------------------------------------------- coming and going
+
+
+def test_nothing_begins_before_enough_are_there() -> None:
+    with desk(towards(1.0), workers=2) as here:
+        here.expect(Noted, event="client")
+        for _ in range(10):
+            here.reports += here.crew.poll(0.05)
+        assert not here.of(Joined)
+        here.grid.add(12, towards(2.0))
+        here.all_join(2)
+
+
+def test_late_clients_join() -> None:
+    with desk(towards(1.0)) as here:
+        here.grid.add(2**64 - 1, towards(3.0))
+        here.all_join(2)
+        assert here.expect(Arrived, job=here.give(1)).update.tolist() == [-1.5] * 4
+
+
+def test_who_is_offline_leaves_with_his_jobs_and_may_come_back() -> None:
+    held = Held(towards(1.0))
+    with desk(held, towards(2.0)) as here:
+        lost = here.give(0), here.give(0)
+        here.until(held.asked.is_set, "the job")
+        node = next(iter(here.grid.clients))
+        here.grid.leave(node)
+        here.expect(Left, worker=0)
+        assert here.of(Died, worker=0)[0].reason == "is not connected any more"
+        held.gate.set()
+        here.grid.add(node, held)
+        here.until(lambda: joined(here, 0) == 2, "its return")
+        here.expect(Arrived, job=here.give(0))
+        assert not [report for report in here.reports if getattr(report, "job", None) in lost]
+
+
+def test_a_retired_client_is_not_asked_again() -> None:
+    with desk(towards(1.0), towards(2.0)) as here:
+        here.crew.retire(0)
+        here.give(0)
+        here.expect(Arrived, job=here.give(1))
+        assert not here.of(Arrived, worker=0)
+        assert joined(here, 0) == 1

@@ -1,0 +1,162 @@
+"""What outlives a run of `asgd.flower.serve`: checkpoints, names of clients, kept updates, the ε spent."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flower.fake import FakeGrid, failing, towards
+from flower.serving import ARRAYS, QUIET, Ear, clients, error
+from flwr.app import ArrayRecord
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.engines.base import EngineError
+from asyncsgd.flower import Clients, KeptUpdates, serve
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """As when ServerApp or SuperLink die: the same clients are the same workers, and the trace is one."""
+
+    def stops(iteration: int, arrays: ArrayRecord) -> dict[str, float]:
+        if iteration == 20:
+            raise Stop
+        return {"loss": error(iteration, arrays)["loss"]}
+
+    options: dict[str, Any] = {"iterations": 40, "every": 5, "checkpoint_every": 5, "directory": tmp_path, **QUIET}
+    with pytest.raises(Stop):
+        serve(clients(1.0, 2.0, 3.0), ARRAYS, asgd.mifa(0.3), evaluate=stops, **options)
+    with pytest.raises(BadParameter, match="holds a run already; pass resume=True"):
+        serve(clients(1.0, 2.0, 3.0), ARRAYS, asgd.mifa(0.3), evaluate=error, **options)
+    grid = clients(1.0, 2.0, 3.0)
+    grid.add(50, towards(2.0))  # one more than before
+    run = serve(grid, ARRAYS, asgd.mifa(0.3), evaluate=error, resume=True, **options)
+    assert run.trace.iterations == 40
+    assert run.metrics["iteration"].tolist() == [0, 5, 10, 15, 20, 25, 30, 35, 40]
+    assert [row["node"] for row in json.loads((tmp_path / "clients.json").read_text())][3] == "50"
+    assert set(run.trace.worker[20:]) <= {0, 1, 2, 3}
+    events = [json.loads(line)["event"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    assert events.count("started") == events.count("resumed") == 1
+    assert run.arrays["n"].numpy() > 0
+    assert (tmp_path / "carried.safetensors").exists()
+
+
+def test_carried_arrays_go_on_too(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"directory": tmp_path, "resume": True, **QUIET}
+    first = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.3), iterations=20, **options)
+    grid = clients(1.0, 2.0)
+    second = serve(grid, ARRAYS, asgd.async_sgd(0.3), iterations=22, **options)
+    sent = grid.messages[0].content["arrays"]["n"].numpy()
+    assert sent == first.arrays["n"].numpy() > 0
+    assert second.arrays["n"].numpy() >= sent
+
+
+def test_a_failing_client_does_not_end_the_run(tmp_path: Path) -> None:
+    ear = Ear()
+    run = serve(
+        FakeGrid([towards(1.0), failing, towards(3.0)]),
+        ARRAYS,
+        asgd.async_sgd(0.2),
+        iterations=60,
+        directory=tmp_path,
+        listeners=[ear],
+        clients=Clients(pause=3600.0),
+        **QUIET,
+    )
+    assert run.trace.iterations == 60
+    assert run.faults.exceptions == 3
+    assert any(note.startswith("client 1 is left out for 3600 s after failing") for note in ear.notes)
+    assert any("1 of the clients were left out for a while" in note for note in ear.notes)
+
+
+def test_if_all_fail_the_run_ends_with_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="every client fails"):
+        serve(FakeGrid([failing, failing]), ARRAYS, asgd.async_sgd(0.2), iterations=5, directory=tmp_path, **QUIET)
+    assert list((tmp_path / "checkpoints").iterdir())
+
+
+# ---------------------------------------------------------------------------------------------- replay
+
+
+def test_the_servers_side_can_be_replayed_if_updates_are_kept(tmp_path: Path) -> None:
+    method = asgd.fedbuff(1.0, concurrency=4, buffer=3, clip=2.0, noise=0.5)
+    here = tmp_path / "here"
+    run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, directory=here, keep_updates=True, **QUIET)
+    again = asgd.replay(here)
+    assert again.compared == 30
+    assert again.model_compared
+    assert again.x.tobytes() == run.x.tobytes()
+    there = here.rename(tmp_path / "there")
+    with pytest.raises(FileNotFoundError, match="initial"):
+        asgd.replay(there)
+    assert asgd.replay(there, task=KeptUpdates(there), method=run.method).model_compared
+
+
+def test_otherwise_replay_says_why_it_cannot(tmp_path: Path) -> None:
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.2), iterations=5, directory=tmp_path, **QUIET)
+    with pytest.raises(UsageError, match=r"computed by Flower clients .*; pass keep_updates=True to"):
+        asgd.replay(tmp_path)
+
+
+def test_nothing_of_the_users_function_is_pickled(tmp_path: Path) -> None:
+    lock = threading.Lock()  # cannot be pickled
+
+    def evaluate(iteration: int, arrays: ArrayRecord) -> dict[str, float]:
+        with lock:
+            return {"loss": 1.0}
+
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.2), iterations=5, evaluate=evaluate, directory=tmp_path, **QUIET)
+    with (tmp_path / "job.pkl").open("rb") as file:
+        task, _ = pickle.load(file)
+    assert type(task).__name__ == "AbsentUpdates"
+
+
+# ---------------------------------------------------------------------------------------------- differential privacy
+
+
+def test_epsilon_is_reported_with_every_evaluation(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
+    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+    options: dict[str, Any] = {"every": 10, "directory": tmp_path, "delta": 1e-6, "resume": True, **QUIET}
+    run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, **options)
+    spent = run.metrics["epsilon"]
+    assert spent[0] == 0.0
+    assert (np.diff(spent) > 0).all()
+    assert run.privacy is not None
+    assert run.privacy.epsilon == spent[-1]
+    assert (run.privacy.delta, run.privacy.noise_multiplier, run.privacy.clip) == (1e-6, 4.0, 1.0)
+    worst = max(sum(c * c for c in _times(run.trace.worker.tolist(), worker)) for worker in (0, 1))
+    assert run.privacy.contributions == np.sqrt(worst)
+    assert run.arrays["n"].numpy() == 0  # noise does not protect it, so it stays
+    longer = serve(clients(1.0, 2.0), ARRAYS, method, iterations=40, **options)
+    assert longer.metrics["epsilon"][-1] > spent[-1]
+
+
+def _times(order: list[int], worker: int) -> list[int]:
+    return [order[start : start + 2].count(worker) for start in range(0, len(order) - 1, 2)]
+
+
+def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
+    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+    seeds = set()
+    for name in ("one", "two"):
+        directory = tmp_path / name
+        serve(clients(1.0, 2.0), ARRAYS, method, iterations=4, directory=directory, **QUIET)
+        seeds.add(json.loads((directory / "run.json").read_text())["seed"])
+    assert len(seeds) == 2
+    assert 0 not in seeds
+    plain = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, **QUIET)
+    assert plain.config["seed"] == 0
+    assert plain.privacy is None

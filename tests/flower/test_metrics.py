@@ -1,0 +1,60 @@
+"""Metrics of clients: whatever they say, the server goes on; what can be averaged is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncsgd.engines.flower.metrics import MOST, Means, Told, read
+
+VALUES = st.one_of(
+    st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.lists(st.floats(), max_size=3), st.text(max_size=3)
+)
+
+
+@given(st.dictionaries(st.text(max_size=90), st.dictionaries(st.text(max_size=90), VALUES, max_size=4), max_size=3))
+def test_anything_may_be_said(records: dict[str, dict[str, Any]]) -> None:
+    told = read(records, "num-examples")
+    if told is not None:
+        assert told.weight > 0
+        assert np.isfinite(list(told.values.values())).all()
+        assert all(len(name) <= 100 and name.isprintable() for name in told.values)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=20))
+def test_means_are_weighted(told: list[tuple[int, float]]) -> None:
+    means = Means()
+    for worker, (examples, value) in enumerate(told):
+        means.add(worker, Told(float(examples), {"loss": value}))
+    row = means.row()
+    weights, values = np.array([w for w, _ in told]), np.array([v for _, v in told])
+    assert row["metrics"]["loss"] == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-6)
+    assert (row["lowest"]["loss"], row["highest"]["loss"]) == (values.min(), values.max())
+    assert (row["clients"], row["replies"], row["examples"]) == (len(told), len(told), weights.sum())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"num-examples": 0, "loss": 1.0},
+        {"num-examples": float("inf"), "loss": 1.0},
+        {"num-examples": 1, "loss": float("nan")},
+        {"num-examples": 1, "\x1b[2J": 1.0},
+        {"num-examples": 1, **{str(n): 1.0 for n in range(MOST + 1)}},
+        {"num-examples": 1, "many": [0.0] * (MOST + 1)},
+        {"num-examples": 1},
+    ],
+)
+def test_what_cannot_be_averaged_is_left_alone(record: dict[str, Any]) -> None:
+    assert read({"metrics": record}, "num-examples") is None
+
+
+def test_inventing_names_does_not_fill_the_memory() -> None:
+    means = Means()
+    for number in range(3 * MOST):
+        means.add(0, Told(1.0, {f"name {number}": 1.0}))
+    assert len(means.row()["metrics"]) == MOST

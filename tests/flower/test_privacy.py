@@ -1,0 +1,91 @@
+"""What differential privacy costs: counted as the trace says, accounted as the library says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.transforms import Compensate
+from asyncsgd.flower.privacy import Count, gaussian_epsilon, watched
+
+pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
+
+
+def squares(order: list[int], size: int) -> dict[int, int]:
+    """Straight from the formula: Σ_f c_f², for every client."""
+    found: Counter[int] = Counter()
+    for start in range(0, len(order) - size + 1, size):
+        for worker, times in Counter(order[start : start + size]).items():
+            found[worker] += times**2
+    return dict(found)
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 5), st.integers(0, 40))
+def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: int, stop: int) -> None:
+    base = asgd.fedbuff(1.0, concurrency=4, buffer=size, clip=1.0, noise=1.0)
+    method, accountant = watched(base, 1e-5)
+    assert accountant is not None
+    server = asgd.Server(np.zeros(2), method)
+    server.handle(asgd.Joined(range(4)))
+    used: list[int] = []
+    fresh = True  # nothing has arrived since the server was made or restored
+    for place, worker in enumerate(order):
+        if place == stop:
+            method, accountant = watched(base, 1e-5)
+            assert accountant is not None
+            server, fresh = asgd.Server.restore(server.state(), method), True
+        first = next((job for job in server.in_flight if job.worker == worker), None)
+        if first is not None:
+            server.handle(asgd.Arrived(first.id, np.ones(2)))
+            used.append(worker)
+            fresh = False
+    expected = {} if fresh else squares(used, size)
+    assert accountant.book.squares == expected
+    assert accountant.spent().contributions == np.sqrt(max(expected.values(), default=0))
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.floats(0.5, 5.0))
+def test_gaussians_compose_to_one(times: list[int], z: float) -> None:
+    """One mechanism with multiplier z / √(Σ c²) costs what all of them cost, by the accountant itself."""
+    import dp_accounting
+
+    events: list[Any] = [dp_accounting.GaussianDpEvent(z / c) for c in times]
+    accountant = dp_accounting.rdp.RdpAccountant()
+    for event in events:
+        accountant.compose(event)
+    together = z / np.sqrt(sum(c * c for c in times))
+    assert gaussian_epsilon(together, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+
+
+def test_a_known_number() -> None:
+    """The Gaussian mechanism with multiplier 1 at δ = 1e-5: 4.3772 exactly (Balle and Wang 2018), 4.7285 by Rényi."""
+    assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.7285, abs=1e-3)
+    assert gaussian_epsilon(1.0, 1e-5) > 4.3772
+
+
+def test_without_noise_nothing_is_counted() -> None:
+    method = asgd.fedbuff(1.0, concurrency=4, clip=1.0)
+    assert watched(method, 1e-5) == (method, None)
+
+
+def test_what_cannot_be_accounted_is_refused() -> None:
+    private = asgd.clipped(asgd.async_sgd(0.1), clip=1.0, noise=1.0)
+    with pytest.raises(BadParameter, match="Compensate' changes updates after they are clipped"):
+        watched(private.using(transforms=(*private.transforms, Compensate())), 1e-5)
+    with pytest.raises(BadParameter, match=r"delta = 1\.0 protects nothing"):
+        watched(private, 1.0)
+
+
+def test_counting_leaves_updates_alone() -> None:
+    count = Count(1)
+    g = np.ones(3)
+    arrival: Any = type("Arrival", (), {"worker": 0})
+    assert count.apply(count.init(g), g, arrival) is g

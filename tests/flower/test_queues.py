@@ -1,0 +1,63 @@
+"""Algorithm 2 with a bound on waiting jobs: never above it, uniform where it does not bite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asyncsgd as asgd
+from asyncsgd.core.dispatch import Dispatch, Shuffled, Uniform
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.snapshot import pack, unpack
+from asyncsgd.flower.queues import BoundedShuffled, BoundedUniform, bounded
+
+
+@pytest.mark.parametrize("kind", [BoundedUniform, BoundedShuffled])
+@given(data=st.data())
+def test_no_client_has_more_than_its_share(kind: type[Dispatch], data: st.DataObject) -> None:
+    queue, concurrency = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 8))
+    method = asgd.async_sgd(0.1).using(dispatch=kind(concurrency=concurrency, queue=queue))  # type: ignore[call-arg]
+    server = asgd.Server(np.zeros(1), method)
+    server.handle(asgd.Joined(range(3)))
+    for _ in range(30):
+        load = {worker: 0 for worker in server.workers}
+        for job in server.in_flight:
+            load[job.worker] += 1
+        assert max(load.values(), default=0) <= queue
+        assert server.concurrency == min(concurrency, queue * len(load))
+        choice = data.draw(st.sampled_from(["arrive", "lose", "leave", "join", "save"]))
+        if choice in ("arrive", "lose") and server.in_flight:
+            worker = data.draw(st.sampled_from([job.worker for job in server.in_flight]))
+            first = next(job.id for job in server.in_flight if job.worker == worker)
+            server.handle(asgd.Arrived(first, np.ones(1)) if choice == "arrive" else asgd.Lost(first))
+        elif choice == "leave" and len(server.workers) > 1:
+            server.handle(asgd.Left(data.draw(st.sampled_from(server.workers))))
+        elif choice == "join":
+            server.handle(asgd.Joined(max(server.workers) + 1))
+        elif choice == "save":
+            server = asgd.Server.restore(unpack(*pack(server.state())), method)
+
+
+def test_draws_are_uniform_over_those_with_room() -> None:
+    rule = BoundedUniform(concurrency=1, queue=1)
+    state = rule.init(0)
+    for worker in range(3):
+        rule.joined(state, worker)
+    counts = np.zeros(3, int)
+    for _ in range(3000):
+        [worker] = rule.pick(state, 0)
+        counts[worker] += 1
+        rule.ended(state, worker, True)
+    assert (abs(counts - 1000) < 100).all(), counts
+
+
+def test_the_bound_is_half_of_the_concurrency_unless_given() -> None:
+    assert bounded(Uniform(9), None) == BoundedUniform(concurrency=9, queue=5)
+    assert bounded(Shuffled(9), 3) == BoundedShuffled(concurrency=9, queue=3)
+    assert bounded(Uniform(2), None) == Uniform(2)
+    rounds = asgd.over_selection(1.0, goal=2).dispatch
+    assert bounded(rounds, None) is rounds
+    with pytest.raises(BadParameter, match="queue = 0 must be an integer of at least 1"):
+        BoundedUniform(concurrency=2, queue=0)
