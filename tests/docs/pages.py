@@ -48,11 +48,11 @@ def steps(path: Path) -> list[tuple[Block, Block | None]]:
 
 
 def commands() -> list[tuple[Path, int, str]]:
-    """Every `asyncsgd ...` that a console block shows, with its page and line; comments and output are left out."""
+    """Every `asyncsgd ...` that a block of commands shows, with its page and line; comments and output are left out."""
     found = []
     for path in sorted(DOCS.rglob("*.md")):
         for block in blocks(path):
-            if block.info.split(" ")[0] != "console":
+            if block.info.split(" ")[0] not in ("bash", "console"):
                 continue
             for place, line in enumerate(block.text.splitlines()):
                 words = line.strip().removeprefix("$ ")

@@ -100,7 +100,7 @@ class Programs:
         deadline = time.monotonic() + GUARD
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited in vain for {what}\n{self.said()}"
-            threading.Event().wait(0.1)
+            threading.Event().wait(0.5)  # looking costs time that the programs need
         return found
 
     def relatives(self) -> set[int]:
