@@ -1,8 +1,12 @@
 """Settings of all tests."""
 
 import os
+import signal
 
 from hypothesis import settings
+
+# Whoever starts the tests in the background may have made them deaf to Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first call of a compiled function compiles it, so a deadline per example would only measure that.
 # Tests are the same every time; HYPOTHESIS_PROFILE=search looks for new examples.
