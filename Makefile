@@ -6,7 +6,7 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test check bench-simulate bench-engines docs format venv clean
+.PHONY: help demo paper test check bench-simulate bench-engines bench-flower docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -14,11 +14,11 @@ help: ## show this list
 demo: $(VENV)/.demo ## digits, one straggler among four workers: waiting for it and not, about a minute
 	@$(RUN) asyncsgd demo
 
-paper: $(VENV)/.report ## check every claim of the paper, in a minute or two: see paper/index.html
+paper: $(VENV)/.report ## check ten claims of the paper, in about three minutes: see paper/index.html
 	@$(RUN) asyncsgd paper
 
 test: $(VENV)/.dev ## run all tests, on every processor
-	@[ ! -x .ci/chromium ] || .ci/chromium
+	@[ ! -x .ci/packages ] || .ci/packages
 	$(RUN) pytest -n auto
 
 check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
@@ -31,8 +31,11 @@ check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
 bench-simulate: $(VENV)/.dev ## the simulator against C, NumPy, SimPy and torch loops, in one run
 	$(VENV)/bin/python benchmarks/simulate
 
-bench-engines: $(VENV)/.bench ## worker processes against queues, threads, torch RPC and Ray, in one run of half an hour
+bench-engines: $(VENV)/.dev ## worker processes against queues, threads, torch RPC and Ray, in one run of half an hour
 	$(VENV)/bin/python benchmarks/engines
+
+bench-flower: $(VENV)/.dev ## a server's time per update against Flower's own FedAvg, with the same clients, in one run
+	$(VENV)/bin/python benchmarks/flower
 
 docs: $(VENV)/.docs ## build the documentation: see site/index.html; broken links and undocumented names fail
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Read site/index.html in a browser."
@@ -61,18 +64,13 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd, PyTorch and scikit-learn"
-	@$(PIP) -c constraints.txt -e '.[demo]'
-	@touch $(VENV)/.core $@
+	@echo "Installing asyncsgd, PyTorch, scikit-learn and what draws figures"
+	@$(PIP) -c constraints.txt -e '.[demo,report]'
+	@touch $(VENV)/.core $(VENV)/.report $@
 
 $(VENV)/.report: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd and what draws figures"
 	@$(PIP) -c constraints.txt -e '.[report]'
-	@touch $(VENV)/.core $@
-
-$(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd, PyTorch and Ray"
-	@$(PIP) -c constraints.txt -e '.[dev,torch,ray]'
 	@touch $(VENV)/.core $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
@@ -81,6 +79,6 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd, PyTorch and the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev,torch,report,tensorboard,mlflow,wandb]'
-	@touch $(VENV)/.core $(VENV)/.report $@
+	@echo "Installing asyncsgd, all its extras and the development tools"
+	@$(PIP) -c constraints.txt -e '.[dev,torch,ray,flower,report,docs,tensorboard,mlflow,wandb]'
+	@touch $(VENV)/.core $(VENV)/.demo $(VENV)/.report $(VENV)/.docs $@

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-HEAVY = ("torch", "ray", "flwr", "pyarrow", "plotly", "matplotlib", "numba", "scipy", "pandas", "polars", "sklearn")
+HEAVY = (
+    *("torch", "ray", "flwr", "pyarrow", "matplotlib", "numba", "scipy", "pandas", "polars", "sklearn"),
+    *("mlflow", "tensorboard", "wandb", "sqlalchemy", "alembic"),
+)
 
 MOST_MODULES = 280
 """221 when this was written, 173 of them for NumPy alone; raise it only for something worth its start-up time."""

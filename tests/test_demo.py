@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 import asyncsgd as asgd
 from asyncsgd import demo
@@ -43,6 +45,15 @@ def test_the_runs_and_the_page_are_kept(shown):
     assert again.model_compared
     assert again.iterations == rows[1]["gradients"]
     assert again.trace.delays.maximum == rows[1]["maximum_delay"]
+
+
+def test_the_table_fits_into_a_terminal_of_80_columns(shown):
+    missed = demo.Row("delay-adaptive", None, None, 7.7, 6000, 190.0, 3.0, 128)
+    console = Console(width=80, file=StringIO(), color_system=None)
+    console.print(demo._table([*(demo.Row(**row) for row in shown[1]), missed], 4, 4.0))
+    words = console.file.getvalue()
+    assert "…" not in words
+    assert all(heading in words for heading in (*demo.HEADINGS, "not reached", *METHODS))
 
 
 def test_nobody_to_wait_for_is_refused(tmp_path):

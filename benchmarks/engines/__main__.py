@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import contestants
+import engine_on_ray
 import with_ray
 from workload import WORKERS, Constant, Known, perceptron
 
@@ -23,7 +24,15 @@ SIZES = (10_000, 1_000_000, 10_000_000)
 WANTED_UPDATES = {10_000: 0.12, 1_000_000: 0.65, 10_000_000: 0.80}
 WANTED_EFFICIENCY = {1_000_000: 0.75, 10_000_000: 0.90}
 WANTED_SECONDS = 0.2
-NAMES = ("asyncsgd", "threads", "multiprocessing.Queue", "torch.multiprocessing.Queue", "torch.distributed.rpc", "Ray")
+NAMES = (
+    "asyncsgd",
+    "bare loop, two gradients",
+    "threads",
+    "multiprocessing.Queue",
+    "torch.multiprocessing.Queue",
+    "torch.distributed.rpc",
+    "Ray",
+)
 
 
 def on_ray(task, seconds):
@@ -37,13 +46,17 @@ def field(task, seconds, only, limit):
     expected = contestants.asyncsgd(task, seconds, expected=0.1 * limit)
     everybody = {
         "asyncsgd": partial(contestants.asyncsgd, task, seconds, expected),
+        # As many vectors as two workers need, and nobody to hand them over: what the cache alone costs.
+        "bare loop, two gradients": partial(contestants.bare_loop, len(task.initial()), seconds, WORKERS),
         "threads": partial(contestants.threads, task, seconds),
         "multiprocessing.Queue": partial(contestants.process_queue, task, seconds),
         "torch.multiprocessing.Queue": partial(contestants.torch_queue, task, seconds),
         "torch.distributed.rpc": partial(contestants.torch_rpc, task, seconds),
         "Ray": partial(on_ray, task, seconds),
     }
-    return {name: everybody[name] for name in NAMES if not only or name in only}
+    if not isinstance(task, Constant):
+        del everybody["bare loop, two gradients"]
+    return {name: everybody[name] for name in NAMES if name in everybody and (not only or name in only)}
 
 
 def interleaved(rounds, yardstick, runs):
@@ -121,7 +134,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="how long a contestant is measured")
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", default=SIZES)
     parser.add_argument("--only", nargs="*", default=(), choices=NAMES, help="these contestants")
-    parser.add_argument("--parts", nargs="+", default=("updates", "efficiency", "replacement"))
+    parser.add_argument("--parts", nargs="+", default=("updates", "efficiency", "replacement", "ray"))
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
     contestants.one_thread()
@@ -143,6 +156,7 @@ def main() -> None:
             options,
         ),
         "replacement": lambda: replacement(options),
+        "ray": lambda: engine_on_ray.part(options),
     }
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     figures: dict[str, object] = {"machine": machine, "rounds": options.rounds, "seconds": options.seconds}

@@ -26,19 +26,20 @@ def one_thread() -> None:
 # ------------------------------------------------------------------------------------------------ the two yardsticks
 
 
-def bare_loop(dimension: int, seconds: float) -> float:
+def bare_loop(dimension: int, seconds: float, gradients: int = 1) -> float:
     """The limit: the newest model written straight into the buffer that the next worker reads, by one core."""
     import torch
 
-    x, g, buffer = torch.zeros(dimension), torch.full((dimension,), 1e-6), torch.zeros(dimension)
-    for _ in range(5):
+    x, buffer = torch.zeros(dimension), torch.zeros(dimension)
+    given = [torch.full((dimension,), 1e-6) for _ in range(gradients)]
+    for g in given:
         torch.add(x, g, alpha=-STEP, out=buffer)
     count, begin = 0, time.perf_counter()
     while (now := time.perf_counter()) - begin < seconds:
-        for _ in range(5):
-            torch.add(x, g, alpha=-STEP, out=buffer)
+        for k in range(6):
+            torch.add(x, given[k % gradients], alpha=-STEP, out=buffer)
             x, buffer = buffer, x
-        count += 5
+        count += 6
     return count / (now - begin)
 
 

@@ -6,6 +6,7 @@ After "Parameter Server" in Ray's documentation, the asynchronous variant, for o
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 
 from workload import STEP, WORKERS, Meter
@@ -43,8 +44,8 @@ class Cluster:
         self._folder.cleanup()
 
 
-def parameter_server(task, seconds: float) -> float:
-    """Updates per second, seen by the driver."""
+def parameter_server(task, seconds: float, server_on: str = "", workers_on: str = "") -> float:
+    """Updates per second, seen by the driver. ``server_on``, ``workers_on``: custom resources that place them."""
     import ray
 
     @ray.remote
@@ -62,17 +63,17 @@ def parameter_server(task, seconds: float) -> float:
     @ray.remote
     class DataWorker:
         def __init__(self, task, worker):
-            import torch
-
-            torch.set_num_threads(1)
+            if "torch" in sys.modules:  # the task has brought it
+                sys.modules["torch"].set_num_threads(1)
             self.task, self.worker, self.seed = task, worker, worker
 
         def compute_gradients(self, weights):
             self.seed += WORKERS
             return self.task.update(weights, self.worker, self.seed)
 
-    server = ParameterServer.remote(task.initial())
-    workers = [DataWorker.remote(task, worker) for worker in range(WORKERS)]
+    here, away = ({"resources": {name: 1}} if name else {} for name in (server_on, workers_on))
+    server = ParameterServer.options(**here).remote(task.initial())
+    workers = [DataWorker.options(**away).remote(task, worker) for worker in range(WORKERS)]
     weights = server.get_weights.remote()
     gradients = {worker.compute_gradients.remote(weights): worker for worker in workers}
     ray.wait(list(gradients), num_returns=WORKERS, timeout=120)
@@ -83,6 +84,7 @@ def parameter_server(task, seconds: float) -> float:
         weights = server.apply_gradients.remote(ready)
         gradients[worker.compute_gradients.remote(weights)] = worker
         over = meter.tick()
+    ray.wait(list(gradients), num_returns=WORKERS, timeout=120)  # else Ray complains of those that are cut short
     for actor in (server, *workers):
         ray.kill(actor)
     return meter.per_second

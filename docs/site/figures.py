@@ -22,18 +22,19 @@ def table(name: str, results: Path) -> str:
     figures = json.loads(results.read_text(encoding="utf-8"))
     machine = figures["machine"]
     measured = f"Median of {figures['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).\n"
-    return "\n".join([*{"simulate": _simulate, "engines": _engines}[name](figures), "", measured])
+    return "\n".join([*{"simulate": _simulate, "engines": _engines, "flower": _flower}[name](figures), "", measured])
 
 
 def _simulate(figures: dict[str, Any]) -> list[str]:
-    rows = ["| Ours / theirs | |", "|---|--:|"]
+    """What is measured beside something else, as times as fast; then the other numbers."""
+    beside, alone = ["| | beside | times as fast |", "|---|---|--:|"], ["| | |", "|---|--:|"]
     for part in figures.values():
         for what, value in part.items() if isinstance(part, dict) else ():
             if isinstance(value, list):
-                what = re.sub(r" \(at (most|least) [^)]*\)", "", what)
-                times = " times as fast" if " / " in what else ""
-                rows.append(f"| {what} | {_short(value[0])}{times} |")
-    return rows
+                what = re.sub(r" \(at (most|least) [^)]*\)", "", what).replace("10^6", "10⁶").replace("10^3", "10³")
+                what = what.replace("10^7", "10⁷")
+                (beside if " / " in what else alone).append(f"| {what.replace(' / ', ' | ')} | {_short(value[0])} |")
+    return [*beside, "", *alone]
 
 
 def _engines(figures: dict[str, Any]) -> list[str]:
@@ -57,6 +58,31 @@ def _engines(figures: dict[str, Any]) -> list[str]:
         if what != "wanted_seconds":
             rows.append(f"- {value:.2g} s: {what.removeprefix('seconds_').replace('_', ' ')}")
     return rows
+
+
+def _flower(figures: dict[str, Any]) -> list[str]:
+    """Per update: seconds of the server's processor, and seconds on the clock."""
+    rows: list[str] = []
+    titles = {
+        "server": "the server alone: replies are there at once",
+        "simulation": "the simulation engine, two clients that compute nothing",
+        "deployment": "a SuperLink and two SuperNodes on one machine, which compute nothing",
+    }
+    for part, title in titles.items():
+        if part in figures:
+            sizes = figures[part]
+            rows += [f"Per update, {title}:", ""]
+            rows += ["| processor, clock | " + " | ".join(f"{int(size):,} parameters" for size in sizes) + " |"]
+            rows += ["|---|" + "--:|" * len(sizes)]
+            for name in next(iter(sizes.values())):
+                cells = [f"{_time(row[name]['processor'])}, {_time(row[name]['seconds'])}" for row in sizes.values()]
+                rows.append(f"| {name} | " + " | ".join(cells) + " |")
+            rows.append("")
+    return rows
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2g} s"
 
 
 def _short(value: float) -> str:

@@ -27,11 +27,11 @@ def documented(inventory: Path) -> set[str]:
     return {line.split(" ", 1)[0] for line in body.splitlines()}
 
 
-def complaints(inventory: Path) -> list[str]:
+def complaints(inventory: Path, source: Path = SOURCE) -> list[str]:
     """What is undocumented, in sentences that say the fix."""
     known = documented(inventory)
     found = []
-    for path, named in public():
+    for path, named in public(source):
         target = named.final_target if named.is_alias else named
         if target.docstring is None or not target.docstring.value.strip():
             found.append(f"{path} has no docstring: write one in {target.path}")

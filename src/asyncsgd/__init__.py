@@ -1,7 +1,7 @@
 """asyncsgd: asynchronous SGD for distributed and federated learning.
 
 Workers compute gradients at their own pace; the server applies each one as it arrives, knows its delay exactly,
-and picks a step that is safe for it.
+and gives late ones a step by a rule with a proof.
 
 >>> import asyncsgd as asgd
 >>> task = asgd.tasks.quadratic(dim=10, workers=2)
@@ -44,7 +44,7 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import engines, flower, loggers, plot, report, tasks, theory, trace
+    from asyncsgd import engines, flower, loggers, plot, report, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
     from asyncsgd.run import Replay, TrainingRun, replay, train
     from asyncsgd.simulation import (
@@ -124,6 +124,7 @@ __all__ = [
     "staleness_aware",
     "sweep",
     "tasks",
+    "testing",
     "theory",
     "torch_optimizer",
     "trace",
@@ -142,6 +143,7 @@ _LATER = {
     "plot": "asyncsgd.plot",
     "report": "asyncsgd.report",
     "tasks": "asyncsgd.tasks",
+    "testing": "asyncsgd.testing",
     "theory": "asyncsgd.theory",
     "torch_optimizer": "asyncsgd.torch_optimizers",
     "trace": "asyncsgd.trace",

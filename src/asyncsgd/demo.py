@@ -28,7 +28,7 @@ STEP = 0.15
 JOB = 0.012
 """Seconds that a job takes at least, so that four workers on two processors behave like four machines."""
 MOST = 6000
-HEADINGS = ("method", "seconds", "speed-up", "predicted", "gradients", "per second", "τ avg", "τ max")
+HEADINGS = ("method", "seconds", "speed-up", "predicted", "gradients", "per s", "τ avg", "τ max")
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,17 @@ def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
         sys.stdout.write("\n")
         return
     console = Console(highlight=False)
-    console.print(_table(rows, workers, slowdown))
-    console.print(f"The page: {page}", soft_wrap=True)
-    console.print(f"Each run is kept; for instance: asyncsgd replay {directory / 'asynchronous'}", soft_wrap=True)
+    console.print(_table(rows, workers, slowdown), "")
+    console.print(f"A page to open in a browser: {page}", soft_wrap=True)
+    console.print(f"Each run is kept; for instance: {_command()} replay {directory / 'asynchronous'}", soft_wrap=True)
+
+
+def _command() -> str:
+    """The command as it can be typed here: ``make demo`` runs in an environment that nobody has activated."""
+    if shutil.which("asyncsgd") is not None:
+        return "asyncsgd"
+    script = Path(sys.executable).with_name("asyncsgd")
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)
 
 
 def candidates(workers: int) -> dict[str, Method]:
@@ -181,6 +189,7 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
+        show_edge=False,  # so that it fits into 80 columns
         title=f"{workers} workers, one {slowdown:g} times slower: seconds to {TARGET:.0%} accuracy",
         caption="predicted: from the times per gradient alone; τ: delay, in updates",
     )

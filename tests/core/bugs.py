@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,8 @@ def buffer_keeps_its_content(patch: Patch) -> type[Server]:
 
 
 def _arrival(patch: Patch, change: Callable[[dict[str, Any]], None]) -> type[Server]:
-    def make(**facts: Any) -> Arrival:
+    def make(*values: Any) -> Arrival:
+        facts = dict(zip([field.name for field in fields(Arrival)], values, strict=True))
         change(facts)
         return Arrival(**facts)
 
@@ -112,8 +113,9 @@ def delay_off_by_one(patch: Patch) -> type[Server]:
 def assignment_off_by_one(patch: Patch) -> type[Server]:
     """A job is said to have been assigned one iteration later than it was."""
 
-    def late(**facts: Any) -> Job:
-        return Job(**facts | {"iteration": facts["iteration"] + 1, "entered": facts["entered"] + 1})
+    def late(*values: Any) -> Job:
+        job = Job(*values)
+        return replace(job, iteration=job.iteration + 1, entered=job.entered + 1)
 
     patch.setattr(module, "Job", late)
     return Server

@@ -32,8 +32,12 @@ def blocks(path: Path) -> list[Block]:
 
 
 def pages() -> list[Path]:
-    """Pages whose python blocks are run: all but the records of decisions, and guides to several machines."""
-    return sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in ("decisions", "guides"))
+    """Pages whose python blocks are run: all but the records of decisions, and guides to Flower.
+
+    What needs a cluster stands in ``py`` blocks, which are not run.
+    """
+    left_out = {DOCS / "guides" / "federated.md", DOCS / "guides" / "flower-deployment.md"}
+    return sorted(path for path in set(DOCS.rglob("*.md")) - left_out if path.parent.name != "decisions")
 
 
 def steps(path: Path) -> list[tuple[Block, Block | None]]:
@@ -50,12 +54,12 @@ def steps(path: Path) -> list[tuple[Block, Block | None]]:
 def commands() -> list[tuple[Path, int, str]]:
     """Every `asyncsgd ...` that a block of commands shows, with its page and line; comments and output are left out."""
     found = []
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         for block in blocks(path):
             if block.info.split(" ")[0] not in ("bash", "console"):
                 continue
             for place, line in enumerate(block.text.splitlines()):
                 words = line.strip().removeprefix("$ ")
                 if words.startswith("asyncsgd "):
-                    found.append((path, block.line + 1 + place, words.split("  #")[0]))
+                    found.append((path, block.line + 1 + place, words.split("  #")[0].rstrip()))
     return found

@@ -7,10 +7,11 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
-from asyncsgd.engines.ray.cluster import LOOPBACK, _settings
+from asyncsgd.engines.ray.cluster import LOOPBACK, _settings, loopback
 
 STORE = 200 * 1024**2
 
@@ -22,16 +23,17 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self._common = {"node_ip_address": LOOPBACK, "include_dashboard": False, "object_store_memory": STORE}
+        self.folder = Path(folder)
         self._cluster = Cluster(
             initialize_head=True, head_node_args={**self._common, "num_cpus": 4, "temp_dir": folder}
         )
         self.address: str = self._cluster.address
 
-    def add(self, num_cpus: int, **resources: float) -> Any:
-        """One more node."""
-        with _settings(), warnings.catch_warnings():
+    def add(self, num_cpus: int, num_gpus: int = 0, **resources: float) -> Any:
+        """One more node; graphics processors are there on paper only."""
+        with _settings(), loopback(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray leaves files open
-            return self._cluster.add_node(**self._common, num_cpus=num_cpus, resources=resources)
+            return self._cluster.add_node(**self._common, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
 
     def kill(self, node: Any) -> None:
         """Without a word: no process of it has time to say goodbye."""
@@ -48,19 +50,28 @@ def ray_nodes() -> Iterator[Nodes]:
     """Started and connected to; gone afterwards."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short name, as sockets lie deep in it
     before = dict(os.environ)
-    with _settings(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import ray
-
-        nodes = Nodes(folder)
-        ray.init(address=nodes.address, logging_level="error", log_to_driver=False, configure_logging=False)
-    try:
-        yield nodes
-    finally:
-        with warnings.catch_warnings():
+    with ExitStack() as afterwards:
+        afterwards.callback(_forget, folder, before)
+        with _settings(), loopback(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.shutdown()
-            nodes.close()
-        shutil.rmtree(folder, ignore_errors=True)
-        for name in set(os.environ) - set(before):
-            del os.environ[name]
+            nodes = Nodes(folder)
+            afterwards.callback(_end, nodes)
+            import ray
+
+            ray.init(address=nodes.address, logging_level="error", log_to_driver=False, configure_logging=False)
+        yield nodes
+
+
+def _end(nodes: Nodes) -> None:
+    import ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.shutdown()
+        nodes.close()
+
+
+def _forget(folder: str, before: dict[str, str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in set(os.environ) - set(before):
+        del os.environ[name]

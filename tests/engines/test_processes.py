@@ -18,7 +18,8 @@ from asyncsgd.core.events import Arrived, Joined, Left, Lost
 from asyncsgd.core.server import Server
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError, Failed, processes
-from asyncsgd.engines.processes.crew import ProcessCrew, _explain
+from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.member import explain
 from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
 from asyncsgd.testing.faults import Gate, job_seed
@@ -97,7 +98,7 @@ def run_until(server: Server, crew: Any, done: Any) -> bool:
     ],
 )
 def test_every_end_has_words(status: int, words: str) -> None:
-    assert _explain(status) == words
+    assert explain(status) == words
 
 
 def test_killed_from_outside_while_idle(setting: Setting) -> None:

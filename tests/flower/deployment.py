@@ -1,4 +1,4 @@
-"""A SuperLink with TLS and SuperNode keys on loopback, as the guide says, and SuperNodes to start and to kill."""
+"""A SuperLink with TLS and SuperNode keys on loopback, as the guide says, and SuperNodes to start and kill."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flower.guide import block
 from flower.programs import Programs, free_port
 
 APP = Path(__file__).parent / "app"
+DIGITS = Path(__file__).parents[2] / "examples" / "flower"
 NGINX = """
 worker_processes 1;
 pid nginx.pid;
@@ -39,7 +40,7 @@ class Deployment(Programs):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.port, self.outside = free_port(), free_port()
-        self.directory = folder / "run"
+        self.directory = folder / "runs" / "async"
         self.run("sh", "-e", "-c", block("certificates"))
         lines = ("[superlink]", 'default = "federation"', "[superlink.federation]")
         where = (f'address = "127.0.0.1:{self.port}"', f'root-certificates = "{folder / "ca.crt"}"')
@@ -89,9 +90,14 @@ class Deployment(Programs):
         )
         return self.start(name, *_words(block("supernode", *changes)))
 
-    def flwr_run(self, **config: Any) -> None:
-        words = [f"{name}={json.dumps(value)}" for name, value in {"directory": str(self.directory), **config}.items()]
-        self.run("flwr", "run", str(APP), "federation", "--run-config", " ".join(words))
+    def flwr_run(self, app: Path, **config: Any) -> None:
+        """Returns once it has been submitted."""
+        words = [f"{name}={json.dumps(value)}" for name, value in config.items()]
+        self.run("flwr", "run", str(app), "federation", "--run-config", " ".join(words))
+
+    def train(self, **config: Any) -> None:
+        """The NumPy app, in ``directory``."""
+        self.flwr_run(APP, methods="async", directory=str(self.directory.parent), **config)
 
     # ------------------------------------------------------------------------------------------ what can be seen
 
@@ -127,17 +133,14 @@ class Deployment(Programs):
         return [row for row in self.lines("journal.jsonl") if row["event"] == event]
 
     def iteration(self) -> int:
-        return int(rows[-1]["iteration"]) if (rows := self.lines("metrics.jsonl")) else 0
+        """Of the last checkpoint."""
+        return max((int(path.stem) for path in (self.directory / "checkpoints").glob("*.safetensors")), default=0)
 
     def heard(self, worker: int) -> int:
         """Updates that have arrived from a worker."""
         from asyncsgd.run.directory import read_trace
 
         return int((read_trace(self.directory).worker == worker).sum())
-
-    def enough(self) -> None:
-        """Let the run end."""
-        (self.directory.parent / "enough").touch()
 
 
 def _words(command: str) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +31,26 @@ OFFLINE = {
 }
 
 
+WARDEN = """
+import os, signal, sys
+mark = sys.argv[1].encode()
+sys.stdin.read()
+while True:
+    left = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read():
+                    left.append(int(name))
+                    os.kill(int(name), signal.SIGKILL)
+        except OSError:
+            continue
+    if not left:
+        break
+"""
+"""Kills whoever carries the mark once the test's end of the pipe is closed, also if the test itself was killed."""
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -42,6 +64,7 @@ class Programs:
         self.folder, self.mark = folder, secrets.token_hex(12)
         self.home = folder / "flwr"
         self.home.mkdir()
+        self._scratch = Path(tempfile.mkdtemp(prefix="flwr"))  # a short name, as Ray puts sockets there
         here = Path(sys.executable).parent
         self.environment = {
             **os.environ,
@@ -49,12 +72,15 @@ class Programs:
             "FLWR_HOME": str(self.home),
             "ASYNCSGD_TEST_MARK": self.mark,
             "PATH": f"{here}{os.pathsep}{os.environ['PATH']}",
-            "TMPDIR": str(folder),
+            "TMPDIR": str(self._scratch),
         }
         self.environment.pop("PYTHONWARNINGS", None)
         self._logs: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
+        self._warden = subprocess.Popen(
+            [sys.executable, "-S", "-c", WARDEN, self.mark], stdin=subprocess.PIPE, start_new_session=True
+        )
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         self._logs[name] = log = self.folder / f"{name}.log"
@@ -115,15 +141,16 @@ class Programs:
                     found.add(int(entry.name))
         return found
 
-    def running(self, program: str) -> bool:
-        """Whether one of its processes runs this program."""
+    def running(self, program: str) -> set[int]:
+        """Those of its processes that run this program."""
+        found = set()
         for process in self.relatives():
             try:
                 if program.encode() in Path(f"/proc/{process}/cmdline").read_bytes():
-                    return True
+                    found.add(process)
             except OSError:
                 continue
-        return False
+        return found
 
     def close(self) -> None:
         """Kill whoever is left, and see that nobody is."""
@@ -140,6 +167,8 @@ class Programs:
             threading.Event().wait(0.05)
         for own in self._all:
             own.wait()
+        self._warden.communicate()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

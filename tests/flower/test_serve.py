@@ -19,6 +19,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.flower import Clients, serve
 
+EVIL = "</script><script>alert(1)</script>"
 METHODS = {
     "Algorithm 2": asgd.federated_async_sgd(0.3, concurrency=4),
     "delay-adaptive": asgd.delay_adaptive(0.3),
@@ -138,6 +139,20 @@ def test_evaluation_on_the_server_and_on_clients(tmp_path: Path) -> None:
     assert 40 <= sum(row["replies"] for row in trained) <= 42  # one of each client may come with the last ones
     shown = [note for note in ear.notes if note.startswith("clients, model of iteration 40: loss ")]
     assert len(shown) == 1
+    assert any(note.startswith("clients, training: loss ") for note in ear.notes)
+    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
+    assert '"loss (clients, while training)"' in page
+    assert '"loss (clients, evaluating)"' in page
+
+
+def test_names_that_clients_invent_do_not_break_the_page(tmp_path: Path) -> None:
+    def inventive(message: Message) -> Any:
+        return reply(record(**{name: array.numpy() for name, array in message.content["arrays"].items()}), {EVIL: 1.0})
+
+    serve(FakeGrid([inventive] * 2), ARRAYS, asgd.async_sgd(0.2), iterations=4, directory=tmp_path, **QUIET)
+    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
+    assert EVIL not in page
+    assert "alert(1)" in page
 
 
 def test_without_a_directory_metrics_of_clients_are_there_too() -> None:

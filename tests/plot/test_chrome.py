@@ -233,3 +233,14 @@ def test_several_runs_are_too_many(
     code, _, err = export(monkeypatch, capsys, tmp_path, "--chrome", tmp_path / "out.json")
     assert code == 2
     assert "holds 2 runs; pass the directory of one, such as a" in err
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulated(METHODS["plain"]).trace.write(tmp_path / "trace.parquet")
+    (tmp_path / "folder").mkdir()
+    words = (tmp_path / "trace.parquet", "--chrome", tmp_path / "folder")
+    code, said, err = export(monkeypatch, capsys, *words)
+    assert (code, said) == (2, "")
+    assert err == f"asyncsgd: path = '{tmp_path / 'folder'}' cannot be written (Is a directory); pass another path\n"

@@ -225,3 +225,11 @@ def test_what_is_no_run_is_refused(given, says, tmp_path):
 def test_a_page_that_cannot_be_written_is_one_sentence(runs, tmp_path):
     with pytest.raises(BadParameter, match="cannot be written"):
         runs["async_sgd"].report(tmp_path)
+
+
+def test_wide_figures_are_scrolled_and_narrow_ones_fit():
+    page = Page("figures")
+    page.figure('<svg viewBox="0 0 374.4 244.8"></svg>', "one panel")
+    page.figure('<svg viewBox="0 0 518.4 244.8"></svg>', "two panels")
+    assert '<figure><svg viewBox="0 0 374.4' in page.html()
+    assert '<figure class="wide"><svg viewBox="0 0 518.4' in page.html()

@@ -260,7 +260,16 @@ def test_mistakes_are_one_sentence(command, directory, tmp_path):
     (tmp_path / "empty").mkdir()
     for words, code, says in [
         (["nowhere"], 2, "path = 'nowhere' does not exist; pass the directory given to asgd.train"),
-        (["empty"], 1, "empty holds no run (no run.json); pass the directory given to asgd.train"),
+        (["empty"], 2, "empty holds no run (no run.json); pass the directory given to asgd.train"),
         (["mine", "--output", "empty"], 2, "path = 'empty' cannot be written (Is a directory); pass another path"),
     ]:
         assert command(*words) == (code, "", f"asyncsgd: {says}\n")
+
+
+def test_a_folder_of_the_paper_has_its_page_already(command, tmp_path):
+    (tmp_path / "paper").mkdir()
+    for name in ("claims.json", "index.html"):
+        (tmp_path / "paper" / name).write_text("[]")
+    assert command("paper") == (0, "Page: paper/index.html\n", "")
+    assert json.loads(command("paper", "--json")[1]) == {"page": "paper/index.html", "runs": []}
+    assert (tmp_path / "paper" / "index.html").read_text() == "[]"

@@ -167,9 +167,9 @@ def test_the_engine_of_a_resumed_run() -> None:
         2, slowdown=[1, 5], threads=2, job_timeout=3.0
     )
     assert named_engine(described, {"workers": 3}) == asgd.engines.processes(3, threads=2, job_timeout=9.0)
-    with pytest.raises(UsageError, match=r"engine 'ray' cannot be started from the command line; .*pass --workers"):
-        named_engine({"engine": "ray", "workers": 3}, {})
-    assert named_engine({"engine": "ray", "workers": 3}, {"workers": 2}) == asgd.engines.processes(2)
+    with pytest.raises(UsageError, match=r"engine 'mine' cannot be started from the command line; .*pass --workers"):
+        named_engine({"engine": "mine", "workers": 3}, {})
+    assert named_engine({"engine": "mine", "workers": 3}, {"workers": 2}) == asgd.engines.processes(2)
 
 
 @pytest.mark.parametrize(

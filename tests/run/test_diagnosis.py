@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.run.diagnosis import diagnose, estimate_smoothness
+from asyncsgd.core.gather import Buffer
+from asyncsgd.core.transforms import Clip
+from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.faults import Faults
+from asyncsgd.run.safety import estimate_smoothness
 
 
 def look(method, durations=(1.0, 1.0, 1.0, 1.0), iterations=400, faults=None, **task):
@@ -38,6 +41,25 @@ def test_the_safe_step_is_that_of_the_theorem():
     assert seen.safe_step == pytest.approx(1 / (2 * seen.smoothness * np.sqrt(4 * 3)))
     adaptive = look(asgd.delay_adaptive(0.05), noise=0.1)
     assert adaptive.safe_step == pytest.approx(1 / (4 * adaptive.smoothness * 4))
+
+
+def test_buffers_and_momentum_are_reduced_to_plain_steps():
+    plain = look(asgd.async_sgd(0.05), noise=0.1)
+    moving = look(asgd.async_sgd(0.005).using(optimizer=asgd.momentum(0.9)), noise=0.1)
+    assert moving.safe_step == pytest.approx(0.1 * plain.safe_step, rel=0.01)
+    buffered = look(asgd.async_sgd(0.05).using(gather=Buffer(3)), noise=0.1)
+    assert buffered.safe_step == pytest.approx(3 * plain.safe_step, rel=0.01)
+
+
+def test_what_the_theorems_do_not_speak_about_is_said():
+    for method, why in (
+        (asgd.async_sgd(0.01).using(optimizer=asgd.adam()), "Adam chooses its own scale"),
+        (asgd.async_sgd(0.01).using(transforms=(Clip(1.0),)), "Clip changes the updates"),
+        (asgd.staleness_aware(0.01, workers=4), "no theorem is about DivideByStaleness"),
+    ):
+        seen = look(method)
+        assert f"the step cannot be judged: {why}" in seen.facts
+        assert seen.safe_step is None
 
 
 def test_a_step_that_is_too_large_or_too_small():
@@ -140,7 +162,7 @@ def test_gradients_that_take_long_are_not_waited_for(monkeypatch, seconds, most)
             calls.append(seconds)
             return super().update(x, worker, seed)
 
-    monkeypatch.setattr("asyncsgd.run.diagnosis.time.monotonic", lambda: float(np.sum(calls)))
+    monkeypatch.setattr("asyncsgd.run.safety.time.monotonic", lambda: float(np.sum(calls)))
     task = asgd.tasks.quadratic(dim=3, workers=2)
     run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1.0, 1.0]), iterations=10)
     seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Slow(), run.x, Faults())

@@ -12,6 +12,7 @@ from run.common import sound, train
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Outcome
 from asyncsgd.engines import processes
 from asyncsgd.run import BadRunDirectory, ReplayDiffers, checkpoint
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
@@ -30,6 +31,13 @@ class Later(Bowl):
         if seed in self.seeds:
             g = np.nextafter(g, np.inf)
         return g
+
+
+class Sick(Later):
+    """With a mini-batch that gives no finite gradient."""
+
+    def update(self, x: np.ndarray, worker: int, seed: int) -> np.ndarray:
+        return super().update(x, worker, seed) * (np.nan if seed in self.seeds else 1.0)
 
 
 def test_the_first_job_that_differs_is_named(tmp_path: Path) -> None:
@@ -67,6 +75,39 @@ def test_stop_and_look(tmp_path: Path) -> None:
     after = asgd.replay(tmp_path, stop=31)
     assert np.allclose(after.x, at.x - 0.05 * at.update, rtol=1e-12)
     assert asgd.replay(tmp_path, stop=0).x.tobytes() == Bowl().initial().tobytes()
+
+
+def test_look_at_a_job_that_was_rejected(tmp_path: Path) -> None:
+    """The damage is in a job that never arrived: its update is computed again where it was."""
+    run = train(tmp_path, task=Sick([17]))
+    assert Outcome(run.trace.jobs.outcome[17]) is Outcome.REJECTED
+    at = asgd.replay(tmp_path, job=17)
+    assert at.arrival is None
+    assert at.update is not None
+    assert np.isnan(at.update).any()
+    began = int(run.trace.jobs.assigned_iteration[17])
+    assert at.iterations == began
+    assert at.point.tobytes() == asgd.replay(tmp_path, stop=began).x.tobytes()
+
+
+def test_look_at_a_job_by_its_number(tmp_path: Path) -> None:
+    run = train(tmp_path)
+    job = int(run.trace.job[30])
+    by_number, by_iteration = asgd.replay(tmp_path, job=job), asgd.replay(tmp_path, stop=30)
+    assert by_number.arrival.job == job
+    assert by_number.update.tobytes() == by_iteration.update.tobytes()
+    last = len(run.trace) - 1  # in flight at the end, at the model that is the answer
+    assert int(run.trace.jobs.assigned_iteration[last]) == 60
+    seed = asgd.testing.faults.job_seed(0, last)
+    at = asgd.replay(tmp_path, job=last)
+    assert at.update.tobytes() == Bowl().update(run.x, int(run.trace.jobs.worker[last]), seed).tobytes()
+
+
+@pytest.mark.parametrize(("asked", "why"), [({"job": 10**6}, "is none of"), ({"job": 1, "stop": 2}, "both given")])
+def test_a_job_that_is_none(tmp_path: Path, asked: dict[str, int], why: str) -> None:
+    train(tmp_path)
+    with pytest.raises(BadParameter, match=why):
+        asgd.replay(tmp_path, **asked)
 
 
 @pytest.mark.parametrize("stop", [60, 10**9])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from run.common import METHOD, Notes, events, sound, train
 from run.tasks import Exploding, Failing, FarOff, Fickle, Rubbish, Wordy
 
 import asyncsgd as asgd
+from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Outcome
+from asyncsgd.core.transforms import Transform
 from asyncsgd.engines import EngineError, processes
 from asyncsgd.engines.base import Report
 from asyncsgd.run import WorkersFailed, checkpoint
@@ -197,12 +200,78 @@ def test_the_speed_is_not_that_of_a_single_look(monkeypatch: pytest.MonkeyPatch)
             clock.now += 0.25
             return super().poll(timeout)[:1] if self.newcomers or clock.now % 1 == 0 else []
 
-    monkeypatch.setattr("asyncsgd.run.loop.time", clock)
+    monkeypatch.setattr("asyncsgd.run.book.time", clock)
     notes = Notes()
     train(None, engine=Inline(1, Slow), listeners=[notes])
     late = [status for status in notes.of("progressed") if status.iteration > 10]
     assert len(late) > 150
     assert all(0.8 <= status.per_second <= 1.2 for status in late)
+
+
+# ---------------------------------------------------------------------------------------------- errors in between
+
+
+class Blind(Bowl):
+    """It cannot be evaluated from some call on."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def evaluate(self, x: np.ndarray) -> dict[str, float]:
+        if self.calls == 0:
+            raise OSError("the test data are gone")
+        self.calls -= 1
+        return super().evaluate(x)
+
+
+def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="the test data are gone"):
+        train(tmp_path, task=Blind(3))
+    assert saved(tmp_path) == [30, 20]
+    assert events(tmp_path, "stopped")[0]["reason"] == "the test data are gone"
+    sound(train(tmp_path, resume=True), 60)
+
+
+def test_a_task_that_cannot_be_evaluated_leaves_no_run(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="the test data are gone"):
+        train(tmp_path, task=Blind(0))
+    sound(train(tmp_path), 60)  # not "holds a run already"
+
+
+def test_a_listener_that_fails_loses_nothing(tmp_path: Path) -> None:
+    class Full(Notes):
+        def measured(self, iteration: int, seconds: float, row: dict[str, Any]) -> None:
+            if iteration == 40:
+                raise OSError("no space left on the log's device")
+
+    with pytest.raises(OSError, match="no space left"):
+        train(tmp_path, listeners=[Full()], checkpoint_every=1000)
+    assert saved(tmp_path) == [40]
+    sound(train(tmp_path, resume=True), 60)
+
+
+@dataclass(frozen=True)
+class Breaks(Transform):
+    """A part of a method that raises at some arrival, having changed what it remembers."""
+
+    at: int
+
+    def init(self, x: np.ndarray) -> dict[str, Any]:
+        return {"seen": 0}
+
+    def apply(self, state: dict[str, Any], g: np.ndarray, arrival: Arrival) -> np.ndarray:
+        state["seen"] += 1
+        if arrival.iteration == self.at:
+            raise RuntimeError("half-way")
+        return g
+
+
+def test_a_method_that_fails_half_way_is_not_saved(tmp_path: Path) -> None:
+    """Its memory may be half changed; the checkpoint before is whole."""
+    with pytest.raises(RuntimeError, match="half-way"):
+        train(tmp_path, method=METHOD.using(transforms=(Breaks(35),)), checkpoint_every=20)
+    assert saved(tmp_path) == [20]
 
 
 # ---------------------------------------------------------------------------------------------- interrupts

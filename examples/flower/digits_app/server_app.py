@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -15,17 +15,22 @@ import asyncsgd as asgd
 from digits_app.task import Net, load_test, test
 
 app = ServerApp()
-CLIENTS = 8
 
-# An update is what one client's training moved, so a step of 1 applies it in full. Rounds apply the mean of eight.
-# Where single updates are applied, the step is smaller, as several are on their way at once.
-METHODS = {
-    "rounds": asgd.over_selection(1.0, goal=CLIENTS, ask=CLIENTS),
-    "over-selection": asgd.over_selection(1.0, goal=6, ask=CLIENTS),
-    "fedbuff": asgd.fedbuff(1.0, concurrency=CLIENTS, buffer=4),
-    "algorithm-2": asgd.federated_async_sgd(0.25, concurrency=4),
-    "delay-adaptive": asgd.delay_adaptive(0.25),
-}
+
+def method(name: str, clients: int) -> asgd.Method:
+    """The recipe of that name.
+
+    An update is what one client's training moved, so a step of 1 applies it in full. Rounds apply the mean of all.
+    Where single updates are applied the step is smaller, as several are on their way at once.
+    """
+    recipes = {
+        "rounds": lambda: asgd.over_selection(1.0, goal=clients, ask=clients),
+        "over-selection": lambda: asgd.over_selection(1.0, goal=max(1, 3 * clients // 4), ask=clients),
+        "fedbuff": lambda: asgd.fedbuff(1.0, concurrency=clients, buffer=max(1, clients // 2)),
+        "algorithm-2": lambda: asgd.federated_async_sgd(0.25, concurrency=max(1, clients // 2)),
+        "delay-adaptive": lambda: asgd.delay_adaptive(0.25),
+    }
+    return recipes[name]()
 
 
 def global_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -38,42 +43,66 @@ def global_evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
+    clients = int(config["clients"])
     torch.manual_seed(0)
     arrays = ArrayRecord(Net().state_dict())
     train_config = ConfigRecord({"lr": float(config["learning-rate"])})
+    if config["warm-up"]:
+        warm_up(grid, arrays, train_config, clients)
     if config["method"] == "flower-fedavg":
         start_flower(grid, arrays, train_config, context)
         return
     run = asgd.flower.serve(
         grid,
         arrays,
-        METHODS[str(config["method"])],
+        method(str(config["method"]), clients),
         iterations=int(config["iterations"]),
         train_config=train_config,
         evaluate=global_evaluate,
         evaluate_clients=bool(config["evaluate-clients"]),
-        until=str(config["until"]) or None,
-        every=CLIENTS // 2,
+        until=f"accuracy >= {config['target']}",
+        every=max(1, clients // 2),
         directory=str(config["directory"]) or None,
         resume=bool(config["resume"]),
-        clients=asgd.flower.Clients(minimum=CLIENTS),
+        clients=asgd.flower.Clients(minimum=clients),
     )
     print(f"{run.method.name}: accuracy {run.metrics['accuracy'][-1]:.3f} after {run.seconds:.1f} s")
 
 
+# ---------------------------------------------------------------------------------------------- for the comparison
+
+
+def warm_up(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, clients: int) -> None:
+    """Let the simulator start its processes, and PyTorch load in them, before anybody looks at the clock."""
+    while len(nodes := list(grid.get_node_ids())) < clients:
+        time.sleep(0.2)
+    content = RecordDict({"arrays": arrays, "config": train_config})
+    grid.send_and_receive([Message(content, node, "train", group_id=f"warm-up-{node}") for node in nodes])
+
+
+class Reached(Exception):
+    """Flower's strategies run all rounds that they were given, unless something is raised."""
+
+
 def start_flower(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, context: Context) -> None:
-    """The same with Flower's own strategy, for comparison."""
+    """The same with Flower's own strategy."""
+    config, clients = context.run_config, int(context.run_config["clients"])
     began, rows = time.monotonic(), []
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         metrics = global_evaluate(server_round, arrays)
-        rows.append({"iteration": server_round * CLIENTS, "time": time.monotonic() - began, **metrics})
+        rows.append({"iteration": server_round * clients, "time": time.monotonic() - began, **metrics})
+        if metrics["accuracy"] >= float(config["target"]):
+            raise Reached
         return metrics
 
-    both = 1.0 if context.run_config["evaluate-clients"] else 0.0
-    strategy = FedAvg(fraction_evaluate=both, min_available_nodes=CLIENTS, min_train_nodes=CLIENTS)
-    rounds = int(context.run_config["iterations"]) // CLIENTS
-    strategy.start(grid, arrays, num_rounds=rounds, train_config=train_config, evaluate_fn=evaluate)
-    if directory := str(context.run_config["directory"]):
+    both = 1.0 if config["evaluate-clients"] else 0.0
+    strategy = FedAvg(fraction_evaluate=both, min_available_nodes=clients, min_train_nodes=clients)
+    rounds = int(config["iterations"]) // clients
+    try:
+        strategy.start(grid, arrays, num_rounds=rounds, train_config=train_config, evaluate_fn=evaluate)
+    except Reached:
+        print(f"FedAvg: accuracy {rows[-1]['accuracy']:.3f} after {rows[-1]['time']:.1f} s")
+    if directory := str(config["directory"]):
         Path(directory).mkdir(parents=True, exist_ok=True)
         Path(directory, "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")

@@ -145,20 +145,20 @@ class Server:
         update, points = self._update, self._update.points
         t, version = self.iteration, update.version
         concurrency, workers = len(self._active), len(self._queues)
-        arrival = Arrival(
-            worker=job.worker,
-            job=job.id,
-            iteration=t,
-            delay=t - job.iteration,
-            staleness=version - job.version,
-            version=version,
-            concurrency=concurrency,
-            max_concurrency=max(self.max_concurrency, concurrency),
-            workers=workers,
-            x=points.current,
-            point=points[slot],
-            present=self._queues.keys(),
-            slot=slot,
+        arrival = Arrival(  # by position, as naming them takes longer than all the rest of it
+            job.worker,
+            job.id,
+            t,
+            t - job.iteration,  # delay
+            version - job.version,  # staleness
+            version,
+            concurrency,
+            max(self.max_concurrency, concurrency),
+            workers,
+            points.current,
+            points[slot],
+            self._queues.keys(),
+            slot,
         )
         weight = update.weigh(arrival)
         commands: list[Command] = []
@@ -238,14 +238,8 @@ class Server:
             commands.append(Cancel(job))
         for worker in rule.pick(memory, len(self._active)):
             number = len(self._outcomes)
-            job = Job(
-                id=number,
-                worker=worker,
-                iteration=point_iteration,
-                version=update.version,
-                entered=self.iteration,
-                seed=output(self._job_seeds, number),
-            )
+            seed = output(self._job_seeds, number)
+            job = Job(number, worker, point_iteration, update.version, self.iteration, seed)
             slot = update.points.lend()
             self._active[number] = (job, slot)
             self._queues[worker].append(number)

@@ -84,7 +84,7 @@ def _summary(found: Sequence[Judged]) -> str:
     rows = "".join(
         f'<tr><td class="n">{claim.number}</td>'
         f'<td><span class="badge {kind(claim)}">{escape(claim.verdict)}</span></td>'
-        f'<td><a href="#s{place}">{escape(claim.title)}</a></td></tr>'
+        f'<td class="t"><a href="#s{place}">{escape(claim.title)}</a></td></tr>'
         for place, claim in enumerate(found, start=2)  # this section is the first
     )
     head = "".join(

@@ -22,7 +22,8 @@ from asyncsgd.flower.queues import bounded, may_queue
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.run.directory import RunDirectory, read_config, read_lines
 from asyncsgd.run.listeners import Listener, Terminal
-from asyncsgd.run.loop import Loop, Request
+from asyncsgd.run.loop import Loop
+from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
 from asyncsgd.tasks.base import Task

@@ -65,7 +65,8 @@ class FlowerTask:
     def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any]:
         """The same, where the iteration is known; it also makes clients evaluate, if that was asked for."""
         self._last = iteration
-        record = self.record(x)
+        clients = self.crew is not None and self.crew.evaluates
+        record = self.record(x) if clients or self._evaluate is not None else None  # a copy of the whole model
         values = {} if self._evaluate is None else _numbers(self._evaluate(iteration, record))
         if self._names is None:
             self._names = set(values)

@@ -1,7 +1,7 @@
 """What a run, a plan or an experiment looks like: one self-contained page, and figures for papers.
 
-``write`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against`` its numbers ·
-``compose``, ``sections``, ``summary``, ``embed``, ``js`` how it is put together · ``cli`` the command ·
+``write`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against``, ``clients`` its
+numbers · ``compose``, ``sections``, ``summary``, ``embed``, ``js`` how it is put together · ``cli`` the command ·
 ``page`` any page · ``figures``, ``charts`` matplotlib.
 """
 

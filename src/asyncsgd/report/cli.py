@@ -14,7 +14,14 @@ from asyncsgd.report.sources import gather
 
 
 def report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: bool) -> None:
-    """Write the page of these runs and say where it is, or print their numbers for a program."""
+    """Write the page of these runs and say where it is, or print their numbers for a program.
+
+    A folder of ``asyncsgd paper`` has its page already.
+    """
+    if len(paths) == 1 and (paths[0] / "claims.json").exists() and (paths[0] / "index.html").exists():
+        made = str(paths[0] / "index.html")
+        sys.stdout.write(json.dumps({"page": made, "runs": []}, indent=2) + "\n" if as_json else f"Page: {made}\n")
+        return
     subjects = gather(list(paths))
     inside = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
     page = compose.write(subjects, output or inside / "report.html", title)

@@ -12,6 +12,7 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.report import embed, sections, summary
 from asyncsgd.report.against import expected
+from asyncsgd.report.clients import client_charts
 from asyncsgd.report.measures import Series, bins, histogram, series, spans, thinned, workers
 from asyncsgd.report.page import Page, asset
 from asyncsgd.report.subject import AXES, Floats, Subject
@@ -59,7 +60,7 @@ def compose(
         for subject in subjects:
             words = f" {sections.badge(subject)}{sections.problems(subject)}"
             sections.fold(page, subject, alone, words, partial(sections.says, page, subject))
-    found = _metrics(subjects)
+    found = _metrics(subjects) + client_charts(subjects)
     if found:
         page.section("Progress")
         page.raw(LEGEND + '<div class="charts" data-part="metrics"></div>')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -13,6 +14,8 @@ from asyncsgd.trace.atomic import write_text
 
 LONG = 36
 """Letters from which on a cell is a sentence."""
+NARROW = 400
+"""Points up to which a figure can be read when it is squeezed onto a phone; wider ones are scrolled."""
 
 
 class Page:
@@ -66,7 +69,9 @@ class Page:
 
     def figure(self, svg: str, caption: str) -> None:
         """A drawing (SVG text) with the sentence that says what it shows."""
-        self._parts.append(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>")
+        size = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+        wide = ' class="wide"' if size is not None and float(size[1]) > NARROW else ""
+        self._parts.append(f"<figure{wide}>{svg}<figcaption>{escape(caption)}</figcaption></figure>")
 
     def raw(self, html: str) -> None:
         """Ready-made HTML: everything in it that came from outside must have been escaped."""

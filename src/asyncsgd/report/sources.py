@@ -15,7 +15,7 @@ from asyncsgd.core.errors import BadParameter, TraceError, UsageError
 from asyncsgd.report.subject import Floats, State, Subject, distinct, metric_columns
 from asyncsgd.run import TrainingRun
 from asyncsgd.run.diagnosis import Diagnosis, diagnose
-from asyncsgd.run.directory import BadRunDirectory, read_config, read_lines, read_trace
+from asyncsgd.run.directory import BadRunDirectory, NoRun, read_config, read_lines, read_trace
 from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.target import Target
 from asyncsgd.simulation import Comparison, Run
@@ -126,7 +126,7 @@ def of_path(path: Path) -> list[Subject]:
         return [of_directory(path)]
     inside = sorted(child for child in path.iterdir() if (child / "run.json").exists())
     if not inside:
-        raise BadRunDirectory(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
     return [of_directory(child) for child in inside]
 
 

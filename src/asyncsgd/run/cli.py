@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
-from asyncsgd.engines import Engine, processes
+from asyncsgd.engines import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.listeners import Terminal
 from asyncsgd.run.named import fresh_directory, look_here, named_engine, named_method, named_task, numbers, settings
@@ -27,6 +27,7 @@ from asyncsgd.tasks.base import Task
 
 WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
 """Where nothing is said."""
+ENGINES = ("processes", "ray")
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,24 @@ class Wishes:
     threads: int | None
     job_timeout: float | None
     start_timeout: float | None
+    engine_name: str | None
+    address: str | None
+    num_cpus: float | None
+    num_gpus: float | None
+    resources: list[str]
+    at_least: int | None
+    transport: str | None
 
     @property
     def engine(self) -> dict[str, Any]:
         """What was said about the workers."""
         said = {
+            "address": self.address,
+            "num_cpus": self.num_cpus,
+            "num_gpus": self.num_gpus,
+            "resources": settings(self.resources, "--resource", "NAME=AMOUNT, for instance big=1") or None,
+            "at_least": self.at_least,
+            "transport": self.transport,
             "workers": self.workers,
             "slowdown": numbers("--slowdown", self.slowdown),
             "seconds": numbers("--seconds", self.seconds),
@@ -77,11 +91,13 @@ def train(name: str | None, wishes: Wishes) -> TrainingRun:
     if wishes.resume and wishes.directory is None:
         raise BadParameter("--resume", True, "needs something to go on with", "pass --directory DIR")
     options = {"stepsize": wishes.stepsize, **settings(wishes.settings)}
+    if wishes.engine_name not in (None, *ENGINES):
+        raise BadParameter("--engine", wishes.engine_name, "is unknown", f"pass {' or '.join(ENGINES)}")
     return _train(
         wishes,
         task,
         named_method(wishes.method or METHOD, options),
-        processes(**{"workers": WORKERS, **wishes.engine}),
+        named_engine({"engine": wishes.engine_name or "processes", "workers": WORKERS}, wishes.engine),
         iterations=wishes.iterations,
         directory=wishes.directory or fresh_directory(name),
         seed=SEED if wishes.seed is None else wishes.seed,
@@ -106,13 +122,20 @@ def _go_on(wishes: Wishes) -> TrainingRun:
         wishes,
         task,
         method,
-        named_engine(config["engine"], wishes.engine),
+        named_engine(_where(config["engine"], wishes), wishes.engine),
         iterations=wishes.iterations or int(config["iterations"]),
         directory=wishes.directory,
         seed=int(config["seed"]),
         every=wishes.every or config.get("every"),
         until=wishes.until or config.get("until"),
     )
+
+
+def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
+    """The engine of the run, unless another one is asked for."""
+    if wishes.engine_name in (None, remembered.get("engine")):
+        return remembered
+    return {"engine": wishes.engine_name, "workers": remembered.get("workers", WORKERS)}
 
 
 def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
@@ -135,10 +158,11 @@ def show(run: TrainingRun, *, as_json: bool) -> None:
         json.dump(as_row(run), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
-        Console(highlight=False).print(as_text(run), markup=False, soft_wrap=True)
+        console = Console(highlight=False)
+        console.print(as_text(run), markup=False, soft_wrap=not console.is_terminal)  # a line stays one in a file
 
 
-def replay(directory: Path, stop: int | None, *, as_json: bool) -> bool:
+def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool) -> bool:
     """Replay and print what was found; whether it is the same."""
     console = Console(stderr=True)
     look_here()
@@ -146,7 +170,7 @@ def replay(directory: Path, stop: int | None, *, as_json: bool) -> bool:
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             line = bar.add_task("replaying", total=total)
-            found = replay_run(directory, stop=stop, progress=lambda done: bar.advance(line, done))
+            found = replay_run(directory, stop=stop, job=job, progress=lambda done: bar.advance(line, done))
     except ReplayDiffers as error:
         _print({"same": False, "job": error.job, "iteration": error.iteration, "why": str(error)}, str(error), as_json)
         return False
@@ -171,11 +195,24 @@ def _numbers(found: Replay) -> dict[str, Any]:
             "update_norm": float(np.linalg.norm(found.update)),
             "drift": float(found.arrival.drift),
         }
+    elif found.update is not None and found.point is not None:
+        finite = np.isfinite(found.update)
+        row |= {
+            "not_finite": int(np.count_nonzero(~finite)),
+            "update_norm": float(np.linalg.norm(found.update[finite])),
+            "point_norm": float(np.linalg.norm(found.point)),
+        }
     return row
 
 
 def _look(found: Replay) -> str:
     row = _numbers(found)
+    if "not_finite" in row:
+        return (
+            f"\niteration {found.iterations}, where the job began: {row['not_finite']:,} coordinates of its update are "
+            f"not finite, the norm of the others is {row['update_norm']:.4g}; that of the model is "
+            f"{row['point_norm']:.4g}"
+        )
     if "job" not in row:
         return ""
     return (

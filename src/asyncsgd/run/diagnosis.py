@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,22 +11,13 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.dispatch import Shuffled, Uniform
 from asyncsgd.core.events import Outcome, Vector
-from asyncsgd.core.gather import Each
 from asyncsgd.core.method import Method
-from asyncsgd.core.optimizers import SGD
-from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove
-from asyncsgd.core.work import Gradient
+from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.run.faults import Faults
+from asyncsgd.run.safety import BUDGET, estimate_smoothness, safe_step, unjudged
 from asyncsgd.tasks.base import Task, is_heterogeneous
-from asyncsgd.theory import theorem1, theorem2, theorem3
-from asyncsgd.theory.curvature import curvature, steepest
 from asyncsgd.trace import Delays, Trace
 
-BUDGET = 2.0
-"""Seconds that estimating L may take."""
-ROUNDS = 8
-LARGE = 1_000_000
-"""Numbers in a model from which on fewer directions are kept."""
 MUCH = 3.0
 """A step so many times the safe one is worth a word where the loss does not fall."""
 
@@ -67,16 +57,11 @@ def diagnose(
         f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
         f"{delays.concurrency} jobs in flight"
     ]
-    smoothness, safe = None, None
-    if method is not None and hasattr(task, "update") and _plain(method):  # else others compute, out of our reach
+    smoothness = None
+    if method is not None and hasattr(task, "update"):  # else others compute, out of our reach
         assert task is not None
-        try:
-            smoothness = estimate_smoothness(task, x, sorted(delays.per_worker))
-            if smoothness is None:
-                facts.append(f"the step cannot be judged: {BUDGET:g} s of gradients here were too few to estimate L")
-        except Exception as error:  # the user's code, to which a trained model must not be lost
-            facts.append(f"the step cannot be judged: a gradient in the server's own process raised {error!r}")
-        safe = None if smoothness is None else _safe_step(method, delays, smoothness)
+        smoothness = _smoothness(method, task, x, sorted(delays.per_worker), facts)
+    safe = None if smoothness is None or method is None else safe_step(method, delays, smoothness)
     problems: list[str] = []
     _about_learning(metrics, learns, diverged, problems)
     if method is not None:
@@ -89,6 +74,22 @@ def diagnose(
 
 
 # ---------------------------------------------------------------------------------------------- one by one
+
+
+def _smoothness(method: Method, task: Task, x: Vector, workers: list[int], facts: list[str]) -> float | None:
+    """L, where the step can be judged; else why it cannot is among the facts."""
+    why = unjudged(method)
+    if why is None:
+        try:
+            found = estimate_smoothness(task, x, workers)
+        except Exception as error:  # the user's code, to which a trained model must not be lost
+            why = f"a gradient in the server's own process raised {error!r}"
+        else:
+            if found is not None:
+                return found
+            why = f"{BUDGET:g} s of gradients here were too few to estimate L"
+    facts.append(f"the step cannot be judged: {why}")
+    return None
 
 
 def _learns(metrics: Mapping[str, NDArray[Any]]) -> bool | None:
@@ -133,7 +134,8 @@ def _about_step(
         f"L ≈ {smoothness:.3g} and these delays)"
     )
     if learns is False and ratio > MUCH:
-        adaptive = "" if isinstance(method.step, DelayAdaptive) else ", or delay_adaptive(...), which allows more"
+        would_help = delays.maximum > delays.concurrency and not isinstance(method.step, DelayAdaptive)
+        adaptive = ", or delay_adaptive(...), which allows more" if would_help else ""
         problems.append(f"the step is too large: try stepsize={_round(safe)} to {_round(MUCH * safe)}{adaptive}")
     elif learns is False and ratio < 1 / (10 * MUCH):
         problems.append(f"the step is needlessly small: try stepsize={_round(safe)}")
@@ -162,9 +164,10 @@ def _about_waste(trace: Trace, delays: Delays, facts: list[str], problems: list[
             f"({2 * delays.concurrency}) keeps at least half"
         )
     if parts["rejected"] > 0.01:
+        first = int(np.flatnonzero(trace.jobs.outcome == Outcome.REJECTED)[0])
         problems.append(
             f"{parts['rejected']:.0%} of the updates were NaN or infinite: look at the first one with "
-            "asgd.replay(directory, stop=...), try a smaller step or clipping"
+            f"asgd.replay(directory, job={first}), try a smaller step or clipping"
         )
 
 
@@ -186,7 +189,8 @@ def _about_workers(
         )
     if task is None or method is None or not is_heterogeneous(task):
         return
-    if shares[top] > 1.5 * shares.mean() and method.bias:
+    fair = isinstance(method.dispatch, Uniform | Shuffled)  # then it is chance, or a bound on queues
+    if shares[top] > 1.5 * shares.mean() and method.bias and not fair:
         problems.append(
             f"worker {workers[top]} dominates and the data differ from worker to worker, so the model fits its data "
             "best; federated_async_sgd(...) gives every worker the same weight"
@@ -197,68 +201,6 @@ def _about_faults(faults: Faults, facts: list[str]) -> None:
     if faults.deaths or faults.exceptions or faults.retired:
         retired = f", without worker {', '.join(map(str, faults.retired))} at the end" if faults.retired else ""
         facts.append(f"faults: {faults.deaths} workers replaced, {faults.exceptions} exceptions in your code{retired}")
-
-
-# ---------------------------------------------------------------------------------------------- the safe step
-
-
-def _plain(method: Method) -> bool:
-    """Whether the theorems speak about this method: gradients, used one by one, by plain SGD."""
-    return (
-        isinstance(method.work, Gradient)
-        and isinstance(method.gather, Each)
-        and isinstance(method.optimizer, SGD)
-        and isinstance(method.step, Constant | DelayAdaptive | DropAbove)
-        and not method.transforms
-    )
-
-
-def _safe_step(method: Method, delays: Delays, smoothness: float) -> float:
-    known: dict[str, Any] = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
-    if not isinstance(method.step, Constant):
-        return theorem2(delays.concurrency, **known).max_step
-    if isinstance(method.dispatch, Uniform | Shuffled):
-        return theorem3(delays, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
-    return theorem1(delays, **known).max_step
-
-
-def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
-    """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
-
-    At both, because a model that has blown up often lies where the loss is flat. It stops after one gradient if that
-    takes long: it may be minutes, and a user may wait behind his Ctrl-C.
-    """
-    draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
-    start = task.initial()
-    one_round = 2 * len(draws) * _seconds(task, start, draws[0])
-    if 2 * one_round > BUDGET:
-        return None
-    places = [start]
-    if 4 * one_round <= BUDGET and np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
-        places.append(x)
-    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round * len(places), 1e-9)) - 1)
-    gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
-    length = float(np.linalg.norm(gradient))
-    if not 0 < length < np.inf:
-        return None
-    found = 0.0
-    for place in places:
-        direction = steepest(task.update, place, draws, gradient / length, rounds)
-        found = max(found, curvature(task.update, place, draws, direction, confidence=0.95).value)
-    return found or None
-
-
-def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
-    """How long a gradient takes: the least of a few, as the first one sets things up and others compute here too."""
-    least, began = np.inf, time.monotonic()
-    for _ in range(4):
-        start = time.monotonic()
-        task.update(x, *draw)
-        now = time.monotonic()
-        least = min(least, now - start)
-        if now - began > BUDGET:
-            break
-    return least
 
 
 def _times(ratio: float) -> str:

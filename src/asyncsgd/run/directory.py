@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import AsyncSGDError, BadParameter, TraceError
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, TraceError, UsageError
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
 from asyncsgd.trace import Recorder, Trace, TraceLog
@@ -35,6 +35,10 @@ class BadRunDirectory(AsyncSGDError):
     """A directory that is no run, or that somebody else writes to."""
 
 
+class NoRun(BadRunDirectory, UsageError):
+    """A directory that is not there, or that nobody trained in: another one was meant."""
+
+
 class RunDirectory:
     """One run's files, locked while it is written to."""
 
@@ -45,11 +49,11 @@ class RunDirectory:
         self._log: TraceLog | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise BadParameter(
-                "directory", str(path), f"cannot be made ({error.strerror})", "choose another"
+                "directory", str(path), f"cannot be made or written to ({error.strerror})", "choose another"
             ) from error
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         while not _locked(self._lock, fcntl.LOCK_EX):
             if not _locked(self._lock, fcntl.LOCK_SH):  # else somebody only looked, see `in_use`: once more
                 os.close(self._lock)
@@ -202,7 +206,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((path / "run.json").read_text("utf-8"))
     except FileNotFoundError as error:
-        raise BadRunDirectory(f"{path} holds no run (no run.json); pass the directory given to asgd.train") from error
+        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train") from error
     except ValueError as error:
         raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error}); restore it from a backup") from error
     if not isinstance(config, dict):

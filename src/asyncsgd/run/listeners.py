@@ -74,12 +74,14 @@ class Terminal(Listener):
     def started(self, config: Mapping[str, Any]) -> None:
         """Begin to draw."""
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._total = int(config["iterations"])
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeRemainingColumn())
+            words = TextColumn("{task.description}", table_column=Column())  # the one that narrow terminals break
+            columns = (BarColumn(bar_width=12), TimeRemainingColumn(), words)
             self._bar = Progress(*columns, console=self._console, transient=True)
-            self._line = self._bar.add_task("starting", total=self._total)
+            self._line = self._bar.add_task("starting workers", total=self._total)
             self._bar.start()
 
     def progressed(self, status: Status) -> None:

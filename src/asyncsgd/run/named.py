@@ -7,18 +7,20 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from asyncsgd import methods
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
-from asyncsgd.engines import Engine, processes
+from asyncsgd.engines import Engine, Group, processes, ray
 from asyncsgd.tasks.base import Task
 
 PYTHON = {"True": True, "False": False, "None": None}
 """What JSON writes in small letters: a text would pass for true."""
+ALIKE = {"workers", "num_cpus", "num_gpus", "resources", "threads"}
+"""What a command line says of workers is said of all of them."""
 
 
 def named_task(name: str) -> Task:
@@ -73,18 +75,37 @@ def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> En
     (0.0, 1.0)
     """
     options = {key: value for key, value in described.items() if key != "engine"}
-    if described.get("engine") != "processes":
-        if "workers" not in changes:
-            fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
-            raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
-        return processes(**changes)
-    options["threads"] = options.pop("threads_each", None)
     for name in ("slowdown", "seconds"):
         options[name] = None if "workers" in changes else options.get(name) or None
-    return processes(**{**options, **changes})
+    match described.get("engine"):
+        case "processes":
+            options["threads"] = options.pop("threads_each", None)
+            return processes(**_known(processes, {**options, **changes}, "--engine ray"))
+        case "ray":
+            groups = options.pop("groups", [])
+            if changes.keys() & ALIKE:  # one group from now on
+                alike = {**groups[0], **options} if len(groups) == 1 else options
+                return ray(**_known(ray, {**alike, **changes}, "--engine processes"))
+            if groups:
+                options["workers"] = [Group(**group) for group in groups]
+            return ray(**{**options, **changes})
+    if "workers" not in changes:
+        fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
+        raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
+    return processes(**_known(processes, dict(changes), "--engine ray"))
 
 
-def settings(pairs: Iterable[str]) -> dict[str, Any]:
+def _known(recipe: Callable[..., Engine], options: dict[str, Any], other: str) -> dict[str, Any]:
+    """The same options, if the recipe takes them all."""
+    for name, value in options.items():
+        if name not in inspect.signature(recipe).parameters:
+            raise BadParameter(f"--{name.replace('_', '-')}", value, "is for another engine", f"pass {other}")
+    return options
+
+
+def settings(
+    pairs: Iterable[str], option: str = "--set", example: str = "name=value, for instance concurrency=4"
+) -> dict[str, Any]:
     """Options given as ``name=value``; a value is read as JSON, or as Python writes it, where it is some.
 
     >>> settings(["concurrency=4", "weights=linear", "early=False"])
@@ -94,7 +115,7 @@ def settings(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
-            raise BadParameter("--set", pair, "is no setting", "write name=value, for instance concurrency=4")
+            raise BadParameter(option, pair, "is no setting", f"write {example}")
         try:
             found[name] = PYTHON[text] if text in PYTHON else json.loads(text)
         except ValueError:

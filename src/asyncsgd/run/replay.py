@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +13,10 @@ import numpy as np
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import count
 from asyncsgd.core.errors import AsyncSGDError, BadParameter
-from asyncsgd.core.events import Vector
+from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
 from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
@@ -50,7 +52,9 @@ class Replay:
     arrival: Arrival | None = None
     """With ``stop``: the arrival of that iteration, with the model it met (``x``) and the ``point`` it came from."""
     update: Vector | None = None
-    """With ``stop``: its update."""
+    """With ``stop`` or ``job``: its update; that of a rejected job may hold NaN."""
+    point: Vector | None = None
+    """With ``stop`` or ``job``: where it was computed."""
 
     def __repr__(self) -> str:
         whole = ", the model bit for bit" if self.model_compared else ""
@@ -61,6 +65,7 @@ def replay(
     directory: str | Path,
     *,
     stop: int | None = None,
+    job: int | None = None,
     task: Task | None = None,
     method: Method | None = None,
     look: Callable[[Arrival, Vector], None] | None = None,
@@ -72,6 +77,8 @@ def replay(
         directory: What was given to `asyncsgd.train`. It must be your own: the task in it is a pickle.
         stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
             that did the damage.
+        job: The same for a job by its number, also for one that never arrived, as it was rejected, lost or cancelled:
+            its update is computed again at the model it was given.
         task: Where the directory's own cannot be loaded.
         method: The same.
         look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
@@ -84,7 +91,10 @@ def replay(
     if task is None or method is None:
         task, method = unpackage(path)
     total = trace.iterations
-    if stop is not None:
+    wanted = None if job is None else _find(trace, job, stop)
+    if wanted is not None:
+        stop = wanted if wanted < total else None
+    elif stop is not None:
         if stop != 0:
             count("stop", stop)
         if stop >= total:
@@ -111,7 +121,24 @@ def replay(
     compared = False
     if stop is None:
         compared = _compare_model(path, reached, update.points.current)
-    return Replay(x, reached, trace, watch.compared, compared, watch.arrival, watch.update)
+    arrival, g = watch.arrival, watch.update
+    point = None if arrival is None else arrival.point
+    if job is not None and (arrival is None or arrival.job != job):  # it never arrived; the model is where it began
+        arrival, point = None, update.points.current.copy()
+        worker = int(trace.jobs.worker[job])
+        with threads.of(worker):
+            g = method.work.compute(task.update, point, worker, output(derive(int(config["seed"]), JOB), job))
+    return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
+
+
+def _find(trace: Trace, job: int, stop: int | None) -> int:
+    """The iteration that shows this job: the one it arrived at, else the one whose model it was given."""
+    if stop is not None:
+        raise BadParameter("job", job, "and stop were both given", "pass one of them")
+    if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
+        raise BadParameter("job", job, f"is none of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
+    arrived = Outcome(trace.jobs.outcome[job]).arrived
+    return int((trace.jobs.ended_iteration if arrived else trace.jobs.assigned_iteration)[job])
 
 
 class _Watch:
@@ -184,6 +211,11 @@ class _Threads:
             self._limit.close()
             self._limit.enter_context(limited(number))
             self._number = number
+
+    def of(self, worker: int) -> AbstractContextManager[None]:
+        """As many as this worker had lately."""
+        number = self._said[worker] if isinstance(self._said, list) else self._said
+        return limited(number)
 
     def __exit__(self, *error: object) -> None:
         self._limit.close()

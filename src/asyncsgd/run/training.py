@@ -13,7 +13,8 @@ from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.listeners import Listener, Terminal
-from asyncsgd.run.loop import Loop, Request
+from asyncsgd.run.loop import Loop
+from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
 from asyncsgd.tasks.base import Task

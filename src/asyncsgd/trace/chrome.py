@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace.atomic import replacing
 from asyncsgd.trace.columns import DTYPES, Ints
@@ -39,13 +40,16 @@ Metrics = Mapping[str, ArrayLike]
 def write(trace: Trace, path: str | PathLike[str], metrics: Metrics | None = None, *, flows: bool = True) -> Path:
     """Write the file, whole or not at all; a name that ends in ``.gz`` is compressed."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as file:
-        if target.suffix == ".gz":
-            with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
-                _dump(trace, metrics, flows, packed)
-        else:
-            _dump(trace, metrics, flows, file)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            if target.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
+                    _dump(trace, metrics, flows, packed)
+            else:
+                _dump(trace, metrics, flows, file)
+    except OSError as error:
+        raise BadParameter("path", str(path), f"cannot be written ({error.strerror})", "pass another path") from error
     return target
 
 

@@ -50,6 +50,20 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     return np.ndarray(shape, kind, buffer=data, offset=start, order="F" if fortran else "C")
 
 
+def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """An array as the bytes of an .npy file, with one copy; Flower's own way makes three of them.
+
+    >>> np.load(BytesIO(npy_bytes(np.arange(6.0), (2, 3), np.dtype("float32"))))
+    array([[0., 1., 2.],
+           [3., 4., 5.]], dtype=float32)
+    """
+    header = BytesIO()
+    words = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(header, words)
+    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
+    return b"".join((header.getvalue(), numbers.view(np.uint8).data))
+
+
 def _header(name: str, data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     file = BytesIO(data[: HEADER + 16])
     try:

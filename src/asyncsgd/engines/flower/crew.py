@@ -9,30 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Noted, Rejected, Report
-from asyncsgd.engines.flower.evaluation import Evaluations
+from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
+from asyncsgd.engines.flower.evaluation import Evaluations, describe
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.letters import Letters
 from asyncsgd.engines.flower.member import Member
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
-from asyncsgd.engines.flower.post import UNDELIVERED, Good, Letter, Outcome, Over, Post, Refused, Trouble
+from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble
 from asyncsgd.engines.flower.rollcall import SELDOM, Roll, RollCall
 from asyncsgd.engines.flower.roster import Roster
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
 
-EXPIRED = (UNDELIVERED, 3, 4)
-"""Flower's codes for a message, or its reply, that is gone: most often its time-to-live is over."""
-OFFLINE = 5
-CODES = {
-    0: "an unknown error",
-    1: "the ClientApp cannot be loaded",
-    2: "the ClientApp raised an exception",
-    6: "a mod of the ClientApp refused",
-    7: "the app bundle is invalid",
-    8: "the ClientApp ended without a reply",
-}
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
 REMIND = 60.0
@@ -135,11 +125,16 @@ class FlowerCrew(Crew):
         """The arrays that are not in the vector, as clients are sent them now."""
         return self._memory.carried
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether clients do so too."""
+        return self._engine.evaluate_config is not None
+
     def measured(self, iteration: int, record: Any) -> None:
         """The server has evaluated a model: let the clients do so too, if that was asked for."""
         if self._told.replies:
             self._inbox.put(self._told_since())
-        if self._engine.evaluate_config is not None:
+        if self.evaluates:
             self._evaluations.ask(iteration, record)
             self._evaluate()
 
@@ -191,7 +186,7 @@ class FlowerCrew(Crew):
                 why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
                 report = Lost(job)
             case Trouble(code=code, reason=why):
-                report = Failed(job, worker, f"{CODES.get(code, f'error {code}')}: {why}")
+                report = Failed(job, worker, f"{meaning(code)}: {why}")
         if letter.wanted and not (isinstance(outcome, Trouble) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 reports.append(Noted("unanswered", {"worker": worker, "job": job, "reason": why}, why))
@@ -304,4 +299,4 @@ class FlowerCrew(Crew):
     def _told_since(self) -> Noted:
         row = {"kind": "train", **self._told.row()}
         self._told = Means()
-        return Noted("client_metrics", row)
+        return Noted("client_metrics", row, f"clients, training: {describe(row)}")

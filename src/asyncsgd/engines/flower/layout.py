@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
-from asyncsgd.engines.flower.arrays import NUMPY, BadReply, view
+from asyncsgd.engines.flower.arrays import NUMPY, BadReply, npy_bytes, view
 
 Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")
@@ -108,11 +108,13 @@ class Layout:
         """The ``flwr.app.ArrayRecord`` of a vector and of what is carried."""
         from flwr.app import Array, ArrayRecord
 
-        arrays = {}
+        record = ArrayRecord()
         for part in self.parts:
-            values = carried[part.name] if part.place is None else x[part.place].reshape(part.shape)
-            arrays[part.name] = Array(np.asarray(values.astype(part.dtype, copy=False)))
-        return ArrayRecord(arrays)
+            values = carried[part.name] if part.place is None else x[part.place]
+            record[part.name] = Array(
+                dtype=str(part.dtype), shape=part.shape, stype=NUMPY, data=npy_bytes(values, part.shape, part.dtype)
+            )
+        return record
 
     def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays that a stranger sent, as views, if they are this model's; raises `BadReply`."""

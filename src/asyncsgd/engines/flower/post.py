@@ -14,6 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from asyncsgd.core.errors import WorkerError
+from asyncsgd.engines.flower.codes import UNDELIVERED
 from asyncsgd.engines.flower.words import clean
 
 SOONEST, LATEST = 0.05, 2.0
@@ -74,8 +75,6 @@ class Over:
 
 
 Outcome = Good | Refused | Trouble | Over
-UNDELIVERED = -1
-"""The code of a message that the SuperLink did not take."""
 
 
 class Post:

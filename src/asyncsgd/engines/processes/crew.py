@@ -17,19 +17,16 @@ from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Rejected, Report
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
-from asyncsgd.engines.processes.member import AHEAD, Member
+from asyncsgd.engines.processes.member import AHEAD, Member, explain
 from asyncsgd.engines.processes.memory import Slots
-from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind
+from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind, read_note
 from asyncsgd.engines.threads import limited
 from asyncsgd.tasks.base import Task
 
 LEAST_TIMEOUT, LONGER = 300.0, 20.0
 DEATHS_IN_A_ROW = 5
 LOOK_AROUND = 0.1  # seconds
-READY, DONE = (
-    int(Kind.READY),
-    int(Kind.DONE),
-)  # every report is compared with them, and plain numbers take half the time
+READY, DONE = int(Kind.READY), int(Kind.DONE)  # every report is compared with them: plain numbers take half the time
 
 
 class ProcessCrew(Crew):
@@ -186,18 +183,13 @@ class ProcessCrew(Crew):
             events.append(Arrived(job, self._updates[place], member.number, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
-            events.append(Rejected(job, member.number, self._note(place)))
+            events.append(Rejected(job, member.number, read_note(self._notes[place])))
         elif wanted and kind == Kind.FAILED:
-            events.append(Failed(job, member.number, self._note(place)))
+            events.append(Failed(job, member.number, read_note(self._notes[place])))
         elif wanted:  # the user's code may raise `Stopped` itself
             events.append(Lost(job))
         member.free.append(place)
         self._send(member)
-
-    def _note(self, place: int) -> str:
-        note = self._notes[place]
-        length = int.from_bytes(note[:8].tobytes(), "little")
-        return note[8 : 8 + length].tobytes().decode(errors="replace")
 
     # ------------------------------------------------------------------------------------------ life and death
 
@@ -205,16 +197,9 @@ class ProcessCrew(Crew):
         reader, member.inbox = os.pipe()
         member.ready = False
         member.since = time.monotonic()
-        request = {
-            "do": "fork",
-            "worker": member.number,
-            "n": self._n,
-            "dtype": self.dtype.name,
-            "places": AHEAD * len(self._members),
-            "threads": self._engine.threads,
-            "slowdown": self._engine.slowdown[member.number] if self._engine.slowdown else 1.0,
-            "seconds": self._engine.seconds[member.number] if self._engine.seconds else 0.0,
-        }
+        request = {"do": "fork", "worker": member.number, "n": self._n, "dtype": self.dtype.name}
+        request |= {"places": AHEAD * len(self._members), "threads": self._engine.threads}
+        request |= self._engine.pretence(member.number)
         shared = [slots.descriptor for slots in (self._points, self._updates, self._notes, self._cancelled)]
         for place in member.places:  # the files must be long enough before the worker maps its places in them
             self._updates[place], self._notes[place]
@@ -240,8 +225,8 @@ class ProcessCrew(Crew):
                 if isinstance(event, Died):
                     raise EngineError(f"worker {event.worker} died while starting: {event.reason}")
         for member in self._members:
-            member.present = False  # until the first poll says so
-        self._late = list(self._members)
+            member.present = False
+        self._late = list(self._members)  # the first poll says that they are there
 
     def _is_ready(self, member: Member, events: list[Report]) -> None:
         member.ready = True
@@ -274,7 +259,7 @@ class ProcessCrew(Crew):
             self._late.remove(member)
         if member.retired:
             return
-        reason, member.condemned = member.condemned or _explain(status), ""
+        reason, member.condemned = member.condemned or explain(status), ""
         events.append(Died(member.number, reason))
         if was_present:
             events.append(Left(member.number))
@@ -311,21 +296,13 @@ class ProcessCrew(Crew):
         allowed = self._engine.job_timeout or max(LEAST_TIMEOUT, LONGER * self._longest)
         nearest = now + min(LOOK_AROUND, allowed / 4)
         for member in self._members:
-            if member.retired or member.condemned or (member.ready and not member.sent):
-                continue
-            limit = allowed if member.ready else self._engine.start_timeout
-            if now - member.since > limit:
-                what = f"its job {member.first}" if member.ready else "its start"
-                member.condemned = f"was killed, because {what} took more than {limit:g} s"
+            due = member.due(allowed, self._engine.start_timeout)
+            if due < now:
                 self._line.signal(member.number, signal.SIGKILL)
+                member.condemn(allowed if member.ready else self._engine.start_timeout)
             else:
-                nearest = min(nearest, member.since + limit + 0.001)
+                nearest = min(nearest, due + 0.001)
+            if member.sent and member.first not in self._live and not member.retired:
+                # Cancelled, but still there: the signal may have come just before a system call that waits.
+                self._line.signal(member.number, signal.SIGUSR1)
         self._check_at = nearest
-
-
-def _explain(status: int) -> str:
-    if status >= 0:
-        return f"ended by itself with exit code {status}"
-    hint = ", perhaps because memory ran out" if status == -signal.SIGKILL else ""
-    known = -status in set(signal.Signals)  # most real-time signals have no name
-    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}{hint}"

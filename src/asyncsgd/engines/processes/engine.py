@@ -28,6 +28,11 @@ class Processes(Engine):
     def threads(self) -> int:
         return self.threads_each or share(self.workers)
 
+    def pretence(self, worker: int) -> dict[str, float]:
+        """How slow this worker shall pretend to be."""
+        slowdown = self.slowdown[worker] if self.slowdown else 1.0
+        return {"slowdown": slowdown, "seconds": self.seconds[worker] if self.seconds else 0.0}
+
     def start(self, task: Task, work: Work, x: Vector) -> Crew:
         from asyncsgd.engines.processes.crew import ProcessCrew
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from collections import deque
 
 from asyncsgd.core.events import Job
@@ -34,9 +36,33 @@ class Member:
         """The job being computed."""
         return next(iter(self.sent))
 
+    def due(self, job_seconds: float, start_seconds: float) -> float:
+        """When it has taken too long over its job, or its start."""
+        if self.retired or self.condemned or (self.ready and not self.sent):
+            return math.inf
+        return self.since + (job_seconds if self.ready else start_seconds)
+
+    def condemn(self, seconds: float) -> None:
+        """It is killed, as it took more than so many seconds."""
+        what = f"its job {self.first}" if self.ready else "its start"
+        self.condemned = f"was killed, because {what} took more than {seconds:g} s"
+
     def forget(self) -> None:
         """Its process is gone, and with it the jobs; what it has reported stays where it is."""
         self.ready = self.present = False
         self.sent.clear()
         self.waiting.clear()
         self.free = [place for place in self.places if place not in self.unused.values()]
+
+
+def explain(status: int) -> str:
+    """What an exit status says of a process that ended.
+
+    >>> explain(3), explain(-11)
+    ('ended by itself with exit code 3', 'was killed by SIGSEGV')
+    """
+    if status >= 0:
+        return f"ended by itself with exit code {status}"
+    hint = ", perhaps because memory ran out" if status == -signal.SIGKILL else ""
+    known = -status in set(signal.Signals)  # most real-time signals have no name
+    return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}{hint}"

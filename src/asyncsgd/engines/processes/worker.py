@@ -17,11 +17,13 @@ from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Gradient, Work
 from asyncsgd.engines.processes.memory import Slots
-from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind
+from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, write_note
 from asyncsgd.engines.threads import limited
 
 PATIENCE = 1e-4
 """Seconds that a worker looks for its next job before it sleeps."""
+SOON = 3e-4
+"""Seconds that the last job may have taken to come if it is to look at all: more, as waking up is part of them."""
 
 
 class Stopped(BaseException):
@@ -95,10 +97,10 @@ def _serve(place: Place, task: Any, work: Work) -> None:
         except Stopped:
             kind = Kind.STOPPED
         except BadUpdate as error:
-            _leave_note(place, target, str(error))
+            write_note(place.notes[target], str(error))
             kind = Kind.REJECTED
         except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
-            _leave_note(place, target, traceback.format_exc())
+            write_note(place.notes[target], traceback.format_exc())
             kind = Kind.FAILED
         _say(place, kind, job, time.perf_counter() - started)
 
@@ -107,25 +109,32 @@ def _receiver(inbox: int) -> Callable[[], bytes]:
     """A function that waits for the next job; empty once the server has hung up.
 
     Where updates are small, the next job is there in no time, and waking a process costs more than applying its update:
-    so it looks for a moment, letting others run in between, before it sleeps.
+    so it looks for a moment, letting others run in between, before it sleeps. Where the last job took longer to come it
+    sleeps at once, as looking takes the processor from the server.
     """
     os.set_blocking(inbox, False)
     sleeper = select.poll()
     sleeper.register(inbox, select.POLLIN)
     let_others_run = getattr(os, "sched_yield", lambda: time.sleep(0))
 
+    soon = True
+
     def receive() -> bytes:
-        until = 0.0
+        nonlocal soon
+        began = 0.0
         while True:
             try:
-                return os.read(inbox, JOB.size)
+                message = os.read(inbox, JOB.size)
             except BlockingIOError:
                 now = time.perf_counter()
-                until = until or now + PATIENCE
-                if now < until:
+                began = began or now
+                if soon and now - began < PATIENCE:
                     let_others_run()
                 else:
                     sleeper.poll()
+            else:
+                soon = not began or time.perf_counter() - began < SOON
+                return message
 
     return receive
 
@@ -135,11 +144,3 @@ def _say(place: Place, kind: Kind, job: int, seconds: float) -> None:
         os.write(place.outbox, REPORT.pack(kind, place.worker, job, seconds))
     except BrokenPipeError:
         os._exit(0)  # the server is gone
-
-
-def _leave_note(place: Place, target: int, text: str) -> None:
-    """The end of the text, where a traceback says what went wrong, behind its length."""
-    data = text.encode(errors="replace")[-(NOTE - 8) :]
-    note = place.notes[target]
-    note[:8] = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
-    note[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import os
 import shutil
 import signal
-import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import UsageError
 from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.ray.engine import Ray
+from asyncsgd.engines.ray.knock import knock
 
 LOOPBACK = "127.0.0.1"
-ANSWER = 5.0
-"""Seconds in which whoever listens at an address must answer. Ray itself tries for 107."""
 LONGEST_FOLDER = 36
 """Characters; a socket's name may have 107, and Ray adds "/ray/session_(date)_(process)/sockets/plasma_store"."""
+PREFIX = "asgd-ray-"
 LEAST_STORE = 100 * 1024**2
 SPARE = 0.6
 """The part of an object store that is used for vectors; the rest is for what Ray and the task need, and for gaps."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # stay on loopback
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray is going to do anyway; without it, it warns
 }
+
+
+CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""With 0, Ray takes 127.0.0.1 as it is, in place of an address of this machine that others can reach."""
 
 
 class Cluster:
@@ -40,6 +46,7 @@ class Cluster:
     def __init__(self, engine: Ray, vectors: int) -> None:
         """``vectors``: bytes of all points and updates that may be under way at once."""
         self._folder: Path | None = None
+        self._watchman: subprocess.Popen[bytes] | None = None
         self._connected = False
         self._handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in place
         with _settings():
@@ -49,7 +56,8 @@ class Cluster:
                 return
             try:
                 if engine.address is None:
-                    self._start(engine, vectors)
+                    with loopback():
+                        self._start(engine, vectors)
                 else:
                     self._reach(engine)
             except BaseException:
@@ -57,7 +65,7 @@ class Cluster:
                 raise
 
     def _start(self, engine: Ray, vectors: int) -> None:
-        self._folder = _folder()
+        self._folder, self._lock = _folder()
         total: dict[str, float] = {}
         for group in engine.group:
             for name, amount in group.needs.items():
@@ -76,6 +84,7 @@ class Cluster:
             _temp_dir=str(self._folder / "ray"),
             log_to_driver=engine.logs,
         )
+        self._watch()
         missing = graphics - self.ray.cluster_resources().get("GPU", 0.0)
         if missing > 0:
             self.close()
@@ -84,13 +93,38 @@ class Cluster:
                 "cluster that has them, or a smaller num_gpus (a fraction shares one)"
             )
 
+    def _watch(self) -> None:
+        """Should this process be killed, somebody ends what Ray would leave behind."""
+        node = self.ray._private.worker._global_node
+        raylets = node.all_processes.get("raylet", ())
+        if not raylets or not hasattr(os, "pidfd_open"):
+            return
+        line, self._line = os.pipe()
+        try:
+            program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchman.py"))]
+            about = [str(number) for number in (line, raylets[0].process.pid, os.getpgid(0))]
+            self._watchman = subprocess.Popen([*program, *about], pass_fds=[line], start_new_session=True)
+        finally:
+            os.close(line)
+
+    def _dismiss_watchman(self) -> None:
+        if self._watchman is not None:
+            with suppress(BrokenPipeError):  # somebody has killed it
+                os.write(self._line, b".")
+            os.close(self._line)
+            self._watchman.wait()
+            self._watchman = None
+
     def _reach(self, engine: Ray) -> None:
         assert engine.address is not None
         address = engine.address
         if address == "auto":
-            address = _found(self.ray)
-        _knock(address)
-        self._init(f"the Ray cluster at {address} did not take us in", address=address, log_to_driver=engine.logs)
+            address = _found()
+        knock(address)
+        complaint = f"the Ray cluster at {address} did not take us in"
+        near = address.rpartition(":")[0] in (LOOPBACK, "localhost", "[::1]")
+        with loopback() if near else nullcontext():
+            self._init(complaint, address=address, log_to_driver=engine.logs)
 
     def _init(self, complaint: str, **options: Any) -> None:
         self._connected = True
@@ -125,6 +159,7 @@ class Cluster:
 
     def close(self) -> None:
         """Hang up; a cluster that was started here ends."""
+        self._dismiss_watchman()
         if self._connected:
             self._connected = False
             with warnings.catch_warnings():
@@ -134,6 +169,7 @@ class Cluster:
                 signal.signal(signal.SIGTERM, self._handler)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
             self._folder = None
 
 
@@ -150,6 +186,22 @@ def _settings() -> Iterator[None]:
     finally:
         for name in missing:
             os.environ.pop(name, None)
+
+
+@contextmanager
+def loopback() -> Iterator[None]:
+    """Ray stays on loopback, also where it was imported before; its processes are told by the environment."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before, given = constants.ENABLE_RAY_CLUSTER, os.environ.get(CLUSTERS)
+    constants.ENABLE_RAY_CLUSTER, os.environ[CLUSTERS] = False, "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        if given is None:
+            del os.environ[CLUSTERS]
+        else:
+            os.environ[CLUSTERS] = given
 
 
 def _imported() -> Any:
@@ -171,7 +223,7 @@ def _check_connected(ray: Any, address: str | None) -> None:
         )
 
 
-def _found(ray: Any) -> str:
+def _found() -> str:
     """The address of the cluster that this machine belongs to."""
     try:
         from ray._private.services import canonicalize_bootstrap_address
@@ -184,33 +236,37 @@ def _found(ray: Any) -> str:
         ) from error
 
 
-def _knock(address: str) -> None:
-    """Whether somebody is at home who speaks Ray's protocol: said within seconds, not minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not port.isdigit():
-        raise EngineError(f"address = {address!r} is none; write host:6379, ray://host:10001 or auto")
-    hint = "is the head node up (`ray start --head`), and the port open from here?"
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER) as line:
-            if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
-                # The opening words of HTTP/2 and no settings; a server answers at once with its own settings.
-                line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0")
-                if line.recv(9)[3:4] != b"\x04":
-                    raise EngineError(f"whoever listens at {host}:{port} is no Ray cluster; check the address")
-    except TimeoutError as error:
-        raise EngineError(f"no answer from {host}:{port} in {ANSWER:g} s; {hint}") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise EngineError(f"no Ray cluster can be reached at {host}:{port} ({reason}); {hint}") from error
+def _folder() -> tuple[Path, int]:
+    """A folder that nobody else may look into, and the descriptor of a lock that says whose it is while we live.
+
+    Sockets lie deep in it, so its own name must be short.
+    """
+    parent = tempfile.gettempdir()
+    if len(parent) + 1 + len(PREFIX) + 8 > LONGEST_FOLDER and os.path.isdir("/tmp"):
+        parent = "/tmp"
+    _sweep(Path(parent))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    lock = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (folder / "new").rename(folder / "lock")  # held before anybody else can find it
+    return folder, lock
 
 
-def _folder() -> Path:
-    """A folder that nobody else may look into. Sockets lie deep in it, so its own name must be short."""
-    folder = Path(tempfile.mkdtemp(prefix="asgd-"))
-    if len(str(folder)) > LONGEST_FOLDER and os.path.isdir("/tmp"):
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="asgd-", dir="/tmp"))
-    return folder
+def _sweep(parent: Path) -> None:
+    """Remove what servers that were killed have left: folders of ours whose lock nobody holds."""
+    for lock in parent.glob(f"{PREFIX}*/lock"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue  # another user's, or gone by now
+        try:
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:
+            pass  # its server lives
+        finally:
+            os.close(descriptor)
 
 
 def _store(vectors: int) -> int:

@@ -60,9 +60,10 @@ class Desk:
         for call in taken:
             member = call.member
             self._post.used(call)
-            member.unused.remove(call.place)
-            member.free.append(call.place)
-            self.send(member)
+            if call.place in member.unused:  # else it has died since, and has other places now
+                member.unused.remove(call.place)
+                member.free.append(call.place)
+                self.send(member)
         held, self._held_back = self._held_back, {}
         for member in held:
             self.send(member)

@@ -127,9 +127,9 @@ def ray(
 
     Args:
         workers: How many at most, or one or more `Group` of them where their needs differ.
-        address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``), ``"host:6379"``,
-            ``"ray://host:10001"``; None: the one that this process is connected to, or else Ray is started here, for
-            this run alone, on loopback and without a dashboard.
+        address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``), ``"host:6379"`` for
+            another; None: the one that this process is connected to, or else Ray is started here, for this run
+            alone, on loopback and without a dashboard.
         num_cpus: Processors of each worker, as Ray counts them; by default 1.
         num_gpus: Graphics processors of each worker; a fraction shares one.
         resources: Custom resources of each worker, named as the nodes name them: ``{"big": 1}``.

@@ -57,7 +57,7 @@ class Member:
         self.retired = False
         self.calls: dict[Any, Call] = {}  # reference -> call, in order
         self.waiting: deque[Assign] = deque()  # not sent yet
-        self.places = range(AHEAD * number, AHEAD * number + ahead)
+        self._ahead, self._lives = ahead, 0
         self.free = list(self.places)
         self.unused: list[int] = []  # places of the updates that the last poll reported
         self.since = 0.0  # when the job being computed began, or the loading
@@ -71,12 +71,20 @@ class Member:
         """The job being computed; -1 if none is."""
         return next((call.job for call in self.calls.values() if call.job >= 0), -1)
 
+    @property
+    def places(self) -> range:
+        """For updates in shared memory. The next life has others: the process before may still be about to die."""
+        first = AHEAD * (2 * self.number + self._lives % 2)
+        return range(first, first + self._ahead)
+
     def forget(self) -> None:
         """Its process is gone, and with it the jobs; what it has reported stays where it is."""
+        self._lives += 1
         self.actor = self.compute = None
         self.stage = Stage.WAITING
         self.shares = self.present = False
         self.calls.clear()
         self.waiting.clear()
-        self.free = [place for place in self.places if place not in self.unused]
+        self.unused.clear()
+        self.free = list(self.places)
         self.last = -1

@@ -41,13 +41,14 @@ class Chart extends Plot {
       parts.push(this.below(this.x(tick), words));
     }
     parts.push(...this.floor(this.seconds ? "time" : "iterations"));
+    const labels = []; // above the lines, so that they can be read
     marks.forEach((mark, place) => {
       const y = this.y(mark.y), [x, anchor] = place % 2 ? [box.left + 4, "start"] : [box.right, "end"];
-      parts.push(
-        draw("line", { class: "mark", x1: box.left, x2: box.right, y1: y, y2: y }),
-        draw("text", { class: "mark", x, y: y - 4, "text-anchor": anchor }, mark.label));
+      parts.push(draw("line", { class: "mark", x1: box.left, x2: box.right, y1: y, y2: y }));
+      labels.push(draw("text", { class: "mark", x, y: y - 4, "text-anchor": anchor }, mark.label));
     });
     this.lines.forEach((line) => parts.push(...this.line(line)));
+    parts.push(...labels);
     this.show(parts, this.summary());
   }
 

@@ -1,0 +1,1 @@
+"""The same clients for Flower's FedAvg and for asyncsgd."""

@@ -1,0 +1,72 @@
+"""Who is measured: each uses so many updates of the clients of a grid."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+import asyncsgd as asgd
+
+CLIENTS = 2
+logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def model(parameters: int) -> ArrayRecord:
+    return ArrayRecord({"x": Array(np.zeros(parameters, np.float32))})
+
+
+def fedavg(grid: Any, arrays: ArrayRecord, updates: int) -> None:
+    strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS, min_train_nodes=CLIENTS)
+    strategy.start(grid, arrays, num_rounds=updates // CLIENTS)
+
+
+def serve(method: Callable[[], asgd.Method]) -> Callable[[Any, ArrayRecord, int], None]:
+    def run(grid: Any, arrays: ArrayRecord, updates: int) -> None:
+        rules = asgd.flower.Clients(minimum=CLIENTS)
+        asgd.flower.serve(
+            grid,
+            arrays,
+            method(),
+            iterations=updates,
+            every=updates,
+            clients=rules,
+            heterogeneous=False,
+            progress=False,
+        )
+
+    return run
+
+
+CONTESTANTS = {
+    "Flower's FedAvg": fedavg,
+    "asyncsgd, rounds": serve(lambda: asgd.over_selection(1.0, goal=CLIENTS, ask=CLIENTS)),
+    "asyncsgd, asynchronous": serve(lambda: asgd.async_sgd(0.5)),
+}
+
+
+def settle(grid: Any) -> None:
+    """Wait until all clients are idle: what a run without rounds leaves in flight must not slow down the next one."""
+    content = RecordDict({"arrays": model(1), "config": ConfigRecord()})
+    nodes = list(grid.get_node_ids())
+    grid.send_and_receive([Message(content, node, "train", group_id=f"settle-{node}") for node in nodes])
+
+
+def measured(grid: Any, parameters: int, updates: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Per contestant and round: seconds of a clock, and of this process's processors, per update."""
+    arrays = model(parameters)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
+    for _ in range(rounds):
+        for name, run in CONTESTANTS.items():
+            settle(grid)
+            began, used = time.monotonic(), sum(os.times()[:2])
+            run(grid, arrays, updates)
+            seconds = {"seconds": time.monotonic() - began, "processor": sum(os.times()[:2]) - used}
+            found[name].append({what: value / updates for what, value in seconds.items()})
+    return found

@@ -1,0 +1,25 @@
+"""The command line: parse, call, print. A file per group of commands."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from asyncsgd.cli import begin, see, simulate, train  # noqa: F401, because each adds its commands
+from asyncsgd.cli.application import app
+from asyncsgd.core.errors import AsyncSGDError, UsageError
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exit codes: 0 done, 1 it could not be done or differs, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.
+    """
+    warnings.showwarning = lambda message, *_, **__: typer.echo(f"asyncsgd: warning: {message}", err=True)
+    try:
+        app()
+    except AsyncSGDError as error:
+        typer.echo(f"asyncsgd: {error}", err=True)
+        sys.exit(2 if isinstance(error, UsageError) else 1)

@@ -1,0 +1,55 @@
+"""The application that commands belong to, and what several of them share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import click
+import typer
+from typer.core import TyperGroup
+
+from asyncsgd import __version__
+
+BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
+ORDER = ("demo", "train", "watch", "report", "replay", "export", "simulate", "sweep", "paper", "plan")
+
+Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
+
+
+class _InOrder(TyperGroup):
+    """Commands in the order in which a user meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = super().list_commands(ctx)
+        return [name for name in ORDER if name in names] + [name for name in names if name not in ORDER]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: a line each, not filled like prose."""
+    return "\n\n".join(("[bold]Examples[/bold]", *(f"  asyncsgd {line}" for line in lines)))
+
+
+app = typer.Typer(
+    name="asyncsgd",
+    cls=_InOrder,
+    help="Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler.",
+    epilog="[bold]asyncsgd COMMAND --help[/bold] has examples. Exit codes: 0 done, 1 it could not be done or differs, "
+    "2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+
+
+@app.callback()
+def _root(version: Version = False) -> None:
+    """Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler."""

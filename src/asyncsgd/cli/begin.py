@@ -1,0 +1,61 @@
+"""``asyncsgd demo`` and ``asyncsgd plan``: what to do first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asyncsgd.cli.application import BEGIN, DECIDE, Json, app, examples
+from asyncsgd.cli.bar import Bar
+
+
+@app.command(rich_help_panel=BEGIN, epilog=examples("demo", "demo --workers 6 --slowdown 20"))
+def demo(
+    workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
+    slowdown: Annotated[float, typer.Option(help="How many times slower the last one is.")] = 10.0,
+    directory: Annotated[Path, typer.Option(help="Where the runs and the page go.")] = Path("runs/demo"),
+    json: Json = False,
+) -> None:
+    """See a straggler among four workers, waited for and not.
+
+    Trains a small network on digits with worker processes, to the same accuracy by four methods. About a minute.
+    """
+    from asyncsgd.demo import show
+
+    show(workers=workers, slowdown=slowdown, directory=directory, as_json=json)
+
+
+@app.command(
+    rich_help_panel=DECIDE,
+    epilog=examples("plan examples/durations.csv", "plan examples/durations.csv --heterogeneous --concurrency 4,8,12"),
+)
+def plan(
+    durations: Annotated[
+        Path, typer.Argument(metavar="DURATIONS", help="CSV or Parquet: a column per worker, worker,duration, a trace.")
+    ],
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="10,100", help="Jobs in flight to try; by default up to one per worker.")
+    ] = None,
+    heterogeneous: Annotated[bool, typer.Option("--heterogeneous", help="Data differ between workers.")] = False,
+    epsilon: Annotated[float, typer.Option(help="Accuracy ε = E‖∇f‖², in units of L·(f(x₀)-f*).")] = 0.01,
+    noise: Annotated[float | None, typer.Option(help="Gradient noise σ²/ε; ten times the workers if left out.")] = None,
+    heterogeneity: Annotated[float | None, typer.Option(help="ζ²/ε; as large as the noise if left out.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
+    page: Annotated[Path | None, typer.Option(help="Where to write the page; plan.html if left out.")] = None,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
+    json: Json = False,
+) -> None:
+    """Would asynchrony help? Measured durations in, advice out.
+
+    DURATIONS is CSV or Parquet: one column per worker, rows under worker,duration, or the trace of a run.
+
+    Out come the method, the concurrency, the step, the speed-up, the distance from the limit, and a page.
+    """
+    from asyncsgd.planning import cli
+
+    options = {"heterogeneous": heterogeneous, "epsilon": epsilon, "noise": noise, "heterogeneity": heterogeneity}
+    with Bar(cli.WHOLE, "simulating") as advance:
+        found = cli.plan(durations, concurrency, seed=seed, progress=advance, **options)
+    cli.show(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)

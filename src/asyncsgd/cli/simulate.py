@@ -1,0 +1,117 @@
+"""``asyncsgd simulate``, ``asyncsgd sweep`` and ``asyncsgd paper``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asyncsgd.cli import table
+from asyncsgd.cli.application import SIMULATE, Json, app, examples
+from asyncsgd.cli.bar import Bar
+from asyncsgd.core.errors import UsageError
+
+File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
+
+
+@app.command(rich_help_panel=SIMULATE, epilog=examples("simulate examples/straggler.toml"))
+def simulate(config: File, json: Json = False) -> None:
+    """Simulate the method(s) of a file: loss, times, delays.
+
+    The file names a task, durations and methods; examples/straggler.toml is one.
+    """
+    from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.single import simulate as run_one
+
+    described = configs.load(config)
+    iterations = described.run["iterations"]
+    rows: list[dict[str, Any]] = []
+    with Bar(len(described.methods) * iterations, "simulating") as advance, _naming(config):
+        for name, recipe in described.methods.items():
+            run = run_one(described.task, recipe(None), described.durations, progress=advance, **{**described.run})
+            delays = run.trace.delays
+            last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")}
+            rows.append(
+                {
+                    "method": name,
+                    "iterations": run.trace.iterations,
+                    "seconds": float(run.metrics["time"][-1]),
+                    **({key: None for key in last} if run.diverged is not None else last),
+                    "diverged": run.diverged,
+                    "average_delay": delays.average,
+                    "maximum_delay": delays.maximum,
+                    "concurrency": delays.concurrency,
+                }
+            )
+    table.show(rows, json, f"{config.name}: simulated")
+
+
+@app.command(
+    rich_help_panel=SIMULATE,
+    epilog=examples("sweep examples/paper_figure.toml", "sweep examples/paper_figure.toml --json"),
+)
+def sweep(config: File, json: Json = False) -> None:
+    """Run a grid of step sizes for the method(s) of a file; the best.
+
+    The file is one for simulate, with a section named sweep.
+    """
+    from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.sweep import sweep as run_grid
+
+    described = configs.load(config)
+    if "stepsizes" not in described.sweep:
+        raise configs.BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
+    if "every" in described.run:
+        raise configs.BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
+    run: dict[str, Any] = {"iterations": described.run["iterations"]}
+    grid = dict(described.sweep)
+    grid.setdefault("seeds", [described.run.get("seed", 0)])
+    rows: list[dict[str, Any]] = []
+    lanes = len(grid["stepsizes"]) * len(grid["seeds"])
+    with Bar(len(described.methods) * lanes * run["iterations"], "sweeping") as advance, _naming(config):
+        for name, recipe in described.methods.items():
+            found = run_grid(described.task, recipe, described.durations, progress=advance, **run, **grid)
+            reached = found.target is not None
+            rows.append(
+                {
+                    "method": name,
+                    "stepsize": found.best,
+                    "iterations_to_target": found.best_iterations if reached else None,
+                    "seconds_to_target": found.best_time if reached else None,
+                    found.metric: float(found.final[found.index].mean()),
+                    "diverged": int(found.diverged.sum()),
+                    "runs": int(found.diverged.size),
+                    "on_edge": found.on_edge,
+                }
+            )
+    table.show(rows, json, f"{config.name}: best of the grid")
+
+
+@app.command(rich_help_panel=SIMULATE, epilog=examples("paper", "paper --only 3,5 --output paper"))
+def paper(
+    output: Annotated[Path, typer.Option(help="Folder for the page, the figures and claims.json.")] = Path("paper"),
+    only: Annotated[str | None, typer.Option(metavar="3,5", help="Check only the claims with these numbers.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print claims.json instead of a table.")] = False,
+) -> None:
+    """Measure ten claims of the paper: page, figures, verdicts.
+
+    Takes about three minutes. Exit code 1 if some claim could not be judged.
+    """
+    from asyncsgd.experiments.terminal import show
+
+    if not show(output, only, as_json=json):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _naming(config: Path) -> Iterator[None]:
+    """Say which file a mistake is in."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{config}: {error}") from error
+    except (MemoryError, OverflowError) as error:
+        raise UsageError(f"{config}: too large for this machine ({error}); ask for fewer iterations or runs") from error

@@ -1,0 +1,26 @@
+"""Flower's error codes, which come in place of a reply."""
+
+from __future__ import annotations
+
+UNDELIVERED = -1
+"""Not Flower's but ours: a message that the SuperLink did not take."""
+EXPIRED = (UNDELIVERED, 3, 4)
+"""Flower's codes for a message, or its reply, that is gone: most often its time-to-live is over."""
+OFFLINE = 5
+CODES = {
+    0: "an unknown error",
+    1: "the ClientApp cannot be loaded",
+    2: "the ClientApp raised an exception",
+    6: "a mod of the ClientApp refused",
+    7: "the app bundle is invalid",
+    8: "the ClientApp ended without a reply",
+}
+
+
+def meaning(code: int) -> str:
+    """In words.
+
+    >>> meaning(2), meaning(99)
+    ('the ClientApp raised an exception', 'error 99')
+    """
+    return CODES.get(code, f"error {code}")

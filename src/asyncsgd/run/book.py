@@ -1,0 +1,188 @@
+"""What a run writes down and tells while it goes on: trace, metrics, journal, checkpoints, and who listens."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.events import Command
+from asyncsgd.core.server import Server
+from asyncsgd.core.vectors import is_finite
+from asyncsgd.run.diagnosis import Diagnosis, diagnose
+from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.faults import Troubles
+from asyncsgd.run.listeners import Listener, Status
+from asyncsgd.run.metrics import Metrics
+from asyncsgd.run.request import Request
+from asyncsgd.trace import Recorder, Trace
+
+TICK = 0.2
+"""Seconds between looks at the clock when nothing happens; also how often listeners hear and files grow."""
+LATELY = 25
+"""Ticks that the speed is measured over: jobs may take longer than one."""
+
+
+class Book:
+    """The record of one call of `train`. It decides nothing but whether the model has diverged or met its target."""
+
+    def __init__(self, request: Request, listeners: list[Listener], files: RunDirectory | None) -> None:
+        self._request, self.listeners, self.files = request, listeners, files
+        self.metrics = Metrics(request.task, request.every)
+        self.troubles = Troubles()
+        self.diverged: int | None = None
+        self.reached = request.target is None
+        self._blown_up = False
+        self._delay_sum, self._delay_max = 0, 0
+        self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
+        self._start = time.monotonic()
+
+    def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
+        """From now on this server is written about; ``seconds`` had passed before a resume."""
+        self._server, self._recorder = server, recorder
+        self._started_at = server.iteration
+        self._start = time.monotonic() - seconds
+
+    def begin(self) -> None:
+        """The loop begins."""
+        self._next_tick = time.monotonic()
+        self._ticks.append((self._next_tick, self._server.iteration))
+        self._next_checkpoint = self._next_tick + self._request.checkpoint_seconds
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, without the time between a stop and a resume."""
+        return time.monotonic() - self._start
+
+    @property
+    def jobs(self) -> int:
+        """Handed out so far."""
+        return len(self._recorder)
+
+    # ------------------------------------------------------------------------------------------ one event
+
+    def record(self, commands: list[Command]) -> None:
+        """What the server did with an event."""
+        self._recorder.record(self.seconds, commands, self._server.ended)
+
+    def arrived(self) -> None:
+        """Whatever follows an arrival, once its commands are carried out."""
+        server = self._server
+        ended = server.ended[0]
+        delay = ended.iteration - ended.job.iteration
+        self._delay_sum += delay
+        if delay > self._delay_max:
+            self._delay_max = delay
+        self.troubles.fine(ended.job.worker)
+        if self.metrics.due(server.iteration):
+            self.measure()
+        if self._request.checkpoint_every is not None and server.iteration % self._request.checkpoint_every == 0:
+            self.save()
+
+    def note(self, message: str) -> None:
+        """Tell everybody who listens."""
+        for listener in self.listeners:
+            listener.noted(message)
+
+    def journal(self, event: str, **words: Any) -> None:
+        """One line in the journal, if there is a directory."""
+        if self.files is not None:
+            row = {"event": event, "iteration": self._server.iteration, "seconds": self.seconds, **words}
+            self.files.add_line("journal.jsonl", row)
+
+    # ------------------------------------------------------------------------------------------ now and then
+
+    def measure(self, at: float | None = None) -> None:
+        """Evaluate the task at the model."""
+        seconds = self.seconds if at is None else at
+        row = self.metrics.take(self._server.iteration, seconds, self._server.output)
+        if self.metrics.diverged:
+            self.diverged = self._server.iteration
+            self.journal("diverged")
+            return
+        if self.files is not None:
+            self.files.add_line("metrics.jsonl", row)
+        if self._request.target is not None and self._request.target.met(row):
+            self.reached = True
+        for listener in self.listeners:
+            listener.measured(self._server.iteration, seconds, row)
+        if self.metrics.blown_up and not self._blown_up:
+            self._blown_up = True
+            seen = self.diagnose(self.trace(), self._server.x)
+            self.note("the loss is blowing up:\n" + "\n".join(f"  {line}" for line in (*seen.problems, *seen.facts)))
+
+    def save(self) -> None:
+        """A checkpoint, unless the model has blown up: the last good one is worth more."""
+        if self.files is None:
+            return
+        began = time.monotonic()
+        if self.diverged is None and is_finite(self._server.x):
+            state = self._server.state()
+            points = state["update"]["points"]
+            # Jobs in flight are lost at a resume, so nobody will read their points.
+            points["live"] = {points["current"]: points["live"][points["current"]]}
+            self.files.checkpoint(state, self.seconds, self._recorder, self._request.keep)
+        else:
+            self.files.flush(self._recorder, sync=True)
+        now = time.monotonic()
+        self._next_checkpoint = now + max(self._request.checkpoint_seconds, 20 * (now - began))
+
+    def tick(self) -> None:
+        """Progress, and whatever is due by the clock; most calls find that nothing is."""
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        iteration = self._server.iteration
+        before, then = self._ticks[0]
+        self._ticks.append((now, iteration))
+        status = Status(
+            iteration,
+            self._request.iterations,
+            self.seconds,
+            (iteration - then) / max(now - before, 1e-9),
+            len(self._server.workers),
+            self._delay_sum / max(1, iteration - self._started_at),
+            self._delay_max,
+            self.metrics.shown,
+        )
+        for listener in self.listeners:
+            listener.progressed(status)
+        if self.files is not None:
+            if self._request.checkpoint_every is None and now >= self._next_checkpoint:
+                self.save()
+            else:
+                self.files.flush(self._recorder)
+        self._next_tick = time.monotonic() + TICK
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def trace(self) -> Trace:
+        """What has happened so far."""
+        return self._recorder.trace(final_concurrency=self._server.concurrency)
+
+    def diagnose(self, trace: Trace, x: Any) -> Diagnosis:
+        """Why does it not learn?"""
+        return diagnose(
+            trace,
+            self.metrics.columns(),
+            self._request.method,
+            self._request.task,
+            x,
+            self.troubles.faults,
+            diverged=self.diverged is not None,
+        )
+
+    def close(self, trace: Trace) -> tuple[Any, Diagnosis]:
+        """The run has ended: its answer, and what there is to say about it."""
+        if self.files is not None:
+            self.files.finish(trace)
+        output = self._server.output
+        x = output.copy() if self.diverged is None else np.full_like(output, np.nan)
+        seen = self.diagnose(trace, x)
+        if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
+            self.journal("diagnosed", **asdict(seen))
+            self.files.flush(self._recorder)
+        return x, seen

@@ -1,0 +1,106 @@
+"""The largest step that the theorems call safe for a run, with L estimated from its task."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.dispatch import Shuffled, Uniform
+from asyncsgd.core.events import Vector
+from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import SGD, Momentum
+from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove
+from asyncsgd.core.work import Gradient
+from asyncsgd.tasks.base import Task
+from asyncsgd.theory import theorem1, theorem2, theorem3
+from asyncsgd.theory.curvature import curvature, steepest
+from asyncsgd.trace import Delays
+
+BUDGET = 2.0
+"""Seconds that estimating L may take."""
+ROUNDS = 8
+LARGE = 1_000_000
+"""Numbers in a model from which on fewer directions are kept."""
+
+
+def unjudged(method: Method) -> str | None:
+    """What keeps the theorems from speaking about this method; None if nothing does.
+
+    They speak about gradients used with plain steps. A buffer of b gives every gradient a step of η/b, and momentum β
+    in the long run one of η/(1 - β): these are reduced to it.
+
+    >>> from asyncsgd import methods
+    >>> unjudged(methods.minibatch_sgd(0.1)), unjudged(methods.async_sgd(0.1).using(optimizer=methods.momentum()))
+    (None, None)
+    >>> unjudged(methods.async_sgd(0.1).using(optimizer=methods.adam()))
+    'Adam chooses its own scale'
+    """
+    if not isinstance(method.work, Gradient):
+        return "jobs of several local steps are no gradients"
+    if method.transforms:
+        return f"{type(method.transforms[0]).__name__} changes the updates"
+    if not isinstance(method.gather, Each | Buffer):
+        return f"{type(method.gather).__name__} uses old updates again"
+    if not isinstance(method.optimizer, SGD | Momentum):
+        return f"{type(method.optimizer).__name__} chooses its own scale"
+    if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):
+        return f"no theorem is about {type(method.step).__name__}"
+    return None
+
+
+def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
+    """The largest ``stepsize`` of this method that is safe for these delays and this L."""
+    known: dict[str, Any] = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
+    if not isinstance(method.step, Constant):
+        step = theorem2(delays.concurrency, **known).max_step
+    elif isinstance(method.dispatch, Uniform | Shuffled):
+        step = theorem3(delays, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
+    else:
+        step = theorem1(delays, **known).max_step
+    if isinstance(method.gather, Buffer):
+        step *= method.gather.size
+    if isinstance(method.optimizer, Momentum):
+        step *= 1.0 - method.optimizer.beta
+    return step
+
+
+def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
+    """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
+
+    At both, because a model that has blown up often lies where the loss is flat. It stops after one gradient if that
+    takes long: it may be minutes, and a user may wait behind his Ctrl-C.
+    """
+    draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
+    start = task.initial()
+    one_round = 2 * len(draws) * _seconds(task, start, draws[0])
+    if 2 * one_round > BUDGET:
+        return None
+    places = [start]
+    if 4 * one_round <= BUDGET and np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
+        places.append(x)
+    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round * len(places), 1e-9)) - 1)
+    gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
+    length = float(np.linalg.norm(gradient))
+    if not 0 < length < np.inf:
+        return None
+    found = 0.0
+    for place in places:
+        direction = steepest(task.update, place, draws, gradient / length, rounds)
+        found = max(found, curvature(task.update, place, draws, direction, confidence=0.95).value)
+    return found or None
+
+
+def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
+    """How long a gradient takes: the least of a few, as the first one sets things up and others compute here too."""
+    least, began = np.inf, time.monotonic()
+    for _ in range(4):
+        start = time.monotonic()
+        task.update(x, *draw)
+        now = time.monotonic()
+        least = min(least, now - start)
+        if now - began > BUDGET:
+            break
+    return least

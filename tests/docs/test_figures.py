@@ -1,0 +1,59 @@
+"""Figures of benchmarks reach the page as they were measured, and pictures are what their scripts draw."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+from docs.pages import DOCS, ROOT
+
+
+def load(path):
+    """A script that is no part of a package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return load(DOCS / "site" / "figures.py")
+
+
+def test_the_simulators_figures_are_those_of_the_file(figures):
+    results = json.loads((ROOT / "benchmarks/simulate/results.json").read_text(encoding="utf-8"))
+    table = figures.table("simulate", ROOT / "benchmarks/simulate/results.json")
+    fast = results["schedule"]["schedule, 1000 workers / SimPy"][0]
+    assert f"| schedule, 1000 workers | SimPy | {fast:.0f} |" in table
+    widths = [line.count("|") for line in table.splitlines() if line.startswith("|")]
+    assert sorted(set(widths)) == [3, 4]  # a second slash would have made a row longer than its heading
+    assert f"Median of {results['rounds']} rounds on {results['machine']['cores']} cores" in table
+
+
+def test_the_engines_figures_have_a_row_per_contestant(figures, tmp_path):
+    one = {"ratio": 0.25, "ratios": [0.25], "updates_per_second": 10.0}
+    sizes = {"10000": {"wanted": 0.1, "updates_per_second_of_the_yardstick": 40.0, "asyncsgd": one, "Ray": one}}
+    results = {
+        "machine": {"machine": "x86_64", "cores": 2, "python": "3.11"},
+        "rounds": 5,
+        "updates": sizes,
+        "replacement": {"wanted_seconds": 0.2, "seconds_from_kill_to_joined": 0.05},
+    }
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    table = figures.table("engines", tmp_path / "results.json")
+    assert "| | 10,000 parameters |" in table
+    assert "| asyncsgd | 25% |" in table
+    assert "| Ray | 25% |" in table
+    assert "- 0.05 s: from kill to joined" in table
+
+
+def test_what_was_not_measured_is_said(figures, tmp_path):
+    page = figures.filled("before\n<!-- figures: engines -->\nafter", tmp_path)
+    assert page == "before\n*Not measured yet: run `make bench-engines`.*\nafter"
+
+
+def test_the_picture_of_the_data_flow_is_what_its_script_draws():
+    drawn = load(DOCS / "images" / "dataflow.py").picture()
+    assert (DOCS / "images" / "dataflow.svg").read_text(encoding="utf-8") == drawn

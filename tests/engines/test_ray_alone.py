@@ -1,0 +1,138 @@
+"""Ray started for one run: on loopback, without a dashboard, gone afterwards. And commands that use a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from engines.subject import Subject
+
+import asyncsgd as asgd
+from asyncsgd.engines.ray import cluster
+from asyncsgd.run import checkpoint
+
+if TYPE_CHECKING:
+    from engines.ray_nodes import Nodes
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    # Not imported here: Ray reads its settings when it is.
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+]
+
+LOOPBACK = "0100007F"
+"""127.0.0.1, as the kernel writes it; in IPv6 with something before it."""
+
+PROGRAM = """
+from pathlib import Path
+import asyncsgd as asgd
+from asyncsgd.run import Listener
+from asyncsgd.testing.bench import Bowl
+
+class Tell(Listener):
+    def measured(self, iteration, seconds, metrics):
+        import ray
+        node = ray._private.worker._global_node
+        print(node.get_session_dir_path(), repr(node.webui_url))
+        Path("gate").read_text()
+
+run = asgd.train(Bowl(), asgd.async_sgd(0.01), engine=asgd.engines.ray(2), iterations=60, every=60,
+                 directory="run", listeners=[Tell()], progress=False)
+print("done", run.trace.iterations)
+"""
+
+COMMAND = """
+import sys
+from asyncsgd.cli import main
+
+sys.argv[0] = "asyncsgd"
+main()
+"""
+
+
+def listening(processes: set[int]) -> set[str]:
+    """Local addresses, as the kernel writes them, that these processes listen at."""
+    inodes = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            try:
+                inodes.add(os.readlink(descriptor))
+            except OSError:
+                continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text("utf-8").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in inodes:
+                found.add(local.partition(":")[0])
+    return found
+
+
+def begun(subject: Subject) -> Path:
+    """The folder of the cluster, once the run has begun; it waits at the gate."""
+    session, dashboard = subject.line().split()
+    assert dashboard in ("''", "None")
+    folder = Path(session).parents[1]
+    assert folder.name.startswith(cluster.PREFIX)
+    assert folder.stat().st_mode & 0o077 == 0
+    return folder
+
+
+def test_ray_for_one_run(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with Subject(PROGRAM, tmp_path) as subject:
+        folder = begun(subject)
+        addresses = listening(subject.relatives())
+        assert addresses
+        assert all(address.endswith(LOOPBACK) for address in addresses)
+        (tmp_path / "gate").write_text("go on", "utf-8")
+        subject.line()
+        (tmp_path / "gate").write_text("go on", "utf-8")
+        assert subject.line() == "done 60"
+        assert subject.end() == (0, "", "")
+        subject.none_left()
+        assert not folder.exists()
+    assert asgd.replay(tmp_path / "run").model_compared
+
+
+def test_a_killed_server_leaves_no_process_and_its_folder_is_removed_by_the_next(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with Subject(PROGRAM, tmp_path) as subject:
+        folder = begun(subject)
+        cluster._sweep(folder.parent)
+        assert folder.exists()  # its server lives
+        os.kill(subject.process.pid, signal.SIGKILL)
+        subject.process.wait()
+        subject.none_left()
+    cluster._sweep(folder.parent)
+    assert not folder.exists()
+
+
+def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is killed, one that goes on, and a replay; the task is a module of the current directory."""
+    from typer.testing import CliRunner
+
+    from asyncsgd.cli import app
+
+    (tmp_path / "mine.py").write_text("from asyncsgd.testing.bench import Bowl\n\ntask = Bowl(200)\n", "utf-8")
+    words = f"train mine:task --engine ray --address {nodes.address} --workers 2 --stepsize 0.01 --iterations 1000000"
+    words += " --every 100 --checkpoint-seconds 0.2 --directory run"
+    with Subject(COMMAND, tmp_path, arguments=tuple(words.split())) as subject:
+        while not (saved := checkpoint.listed(tmp_path / "run" / "checkpoints")):
+            assert subject.process.poll() is None, subject.end()
+            threading.Event().wait(0.05)
+        os.kill(subject.process.pid, signal.SIGKILL)
+        subject.process.wait()
+    until = checkpoint.read(saved[0]).iteration + 300
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    for words in (f"train --resume --directory run --address auto --iterations {until}", "replay run", "report run"):
+        done = CliRunner().invoke(app, words.split())
+        assert done.exit_code == 0, done.output
+        if words == "replay run":
+            assert f"{until} updates agree with those of the run, and the model does bit for bit" in done.output

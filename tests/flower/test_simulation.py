@@ -1,0 +1,117 @@
+"""`flwr run` on Flower's simulation engine: stock ClientApps of NumPy and of PyTorch, synchronous and not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+pytest.importorskip("ray", reason="the extra 'flower' is not installed")
+
+from flower.deployment import APP, DIGITS
+from flower.programs import Programs, free_port
+from safetensors.numpy import load_file
+
+import asyncsgd as asgd
+from asyncsgd.run.directory import read_lines, read_trace
+
+pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.timeout(600)]
+CLIENTS = 4
+
+
+class Simulation(Programs):
+    """A SuperLink that simulates its SuperNodes."""
+
+    def superlink(self) -> subprocess.Popen[bytes]:
+        port = free_port()
+        lines = (
+            "[superlink]",
+            'default = "here"',
+            "[superlink.here]",
+            f'address = "127.0.0.1:{port}"',
+            "insecure = true",
+        )
+        (self.home / "config.toml").write_text("\n".join((*lines, "")), "utf-8")
+        where = ("--host", "127.0.0.1", "--port", str(port))
+        process = self.start("superlink", "flower-superlink", "--insecure", "--simulation", *where)
+        self.until(lambda: healthy(port) or process.poll() is not None, "the SuperLink")
+        assert process.poll() is None, self.said()
+        return process
+
+    def flwr_run(self, app: Path, **config: Any) -> str:
+        """Until it has ended."""
+        size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1 init-args-num-cpus={CLIENTS}"
+        words = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in config.items())
+        return self.run("flwr", "run", str(app), "here", "--stream", "--federation-config", size, "--run-config", words)
+
+
+def healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    with Simulation(tmp_path_factory.mktemp("simulation")) as here:
+        here.superlink()
+        yield here
+
+
+def test_numpy_clients_synchronous_and_not(simulation: Simulation, tmp_path: Path) -> None:
+    methods = ("rounds", "algorithm-2", "private")
+    said = simulation.flwr_run(APP, methods=" ".join(methods), directory=str(tmp_path), minimum=CLIENTS, iterations=24)
+    for name in methods:
+        assert (tmp_path / name / "run.json").exists(), said
+        trace = read_trace(tmp_path / name)
+        trace.check()
+        assert trace.iterations == 24, said
+        mean = read_lines(tmp_path / name, "metrics.jsonl")[-1]["mean"]
+        assert mean < 9.0, f"{name}: it began at 10 and the clients pull towards 0, 1, 2 and 3"
+        kinds = {
+            row["kind"] for row in read_lines(tmp_path / name, "journal.jsonl") if row["event"] == "client_metrics"
+        }
+        assert kinds == {"train", "evaluate"}
+        assert load_file(tmp_path / name / "carried.safetensors")["count"] > 0 if name != "private" else True
+    assert read_trace(tmp_path / "rounds").delay.max() < CLIENTS
+    assert read_lines(tmp_path / "private", "metrics.jsonl")[-1]["epsilon"] > 0
+
+
+def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    directory = tmp_path / "digits"
+    said = simulation.flwr_run(
+        DIGITS,
+        method="delay-adaptive",
+        clients=CLIENTS,
+        directory=str(directory),
+        iterations=24,
+        target=2.0,
+        fast_seconds=0.0,
+        slow_seconds=1.0,
+        slow_clients=1,
+    )
+    assert (directory / "run.json").exists(), said
+    trace = read_trace(directory)
+    trace.check()
+    assert trace.iterations == 24, said
+    assert set(trace.worker) == set(range(CLIENTS))
+    rows = read_lines(directory, "metrics.jsonl")
+    assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.1
+    carried = load_file(directory / "carried.safetensors")
+    assert carried["layers.1.num_batches_tracked"] > 0
+    assert (carried["layers.1.running_var"] > 0).all()
+    evaluated = [row for row in read_lines(directory, "journal.jsonl") if row.get("kind") == "evaluate"]
+    assert evaluated[0]["metrics"].keys() == {"loss", "accuracy"}
+    page = tmp_path / "page.html"
+    asgd.report.write(directory, page)
+    assert "train_loss" in page.read_text("utf-8")
