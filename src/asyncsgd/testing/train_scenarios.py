@@ -76,9 +76,11 @@ def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> Non
     if used:
         raise BadEngine(f"jobs {used} had faults ({[faults[job].value for job in used]}), but were used")
     # A job may go with its worker, or be cancelled, before its own fault happens; most do not.
-    for fault in set(faults.values()):
-        if not any(outcome[job] == OUTCOMES[fault] for job in faults if faults[job] is fault):
-            raise BadEngine(f"no job with the fault {fault.value!r} ended as {OUTCOMES[fault].name}: {run.trace}")
+    seen = {fault for job, fault in faults.items() if outcome[job] == OUTCOMES[fault]}
+    missing = set(faults.values()) - seen
+    if missing and (name not in CANCELLING or not seen):  # a slow machine may cancel every job with one kind of fault
+        fault = min(missing, key=lambda fault: fault.value)
+        raise BadEngine(f"no job with the fault {fault.value!r} ended as {OUTCOMES[fault].name}: {run.trace}")
     deaths = sum(fault in (Fault.KILL, Fault.HANG) for fault in faults.values())
     most = len(run.trace) if options else deaths  # on a busy machine a time-out also hits those who only wait
     if deaths and not 1 <= run.faults.deaths <= most:
