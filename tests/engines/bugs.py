@@ -18,7 +18,7 @@ from asyncsgd.engines.processes.crew import ProcessCrew
 from asyncsgd.engines.processes.member import AHEAD, Member
 from asyncsgd.engines.processes.messages import JOB
 from asyncsgd.tasks.base import Task
-from asyncsgd.testing import Abilities
+from asyncsgd.testing import Abilities, check_engine
 
 # ---------------------------------------------------------------------------------------------- without processes
 
@@ -237,6 +237,10 @@ class Bug:
     words: str
     tries: int = 1
 
+    def play(self) -> None:
+        for _ in range(self.tries):
+            check_engine(self.make, abilities=self.abilities, only=self.scenario, patience=3)
+
     @property
     def abilities(self) -> Abilities:
         return ABILITIES if issubclass(self.kind, InlineCrew) else Abilities()
@@ -265,7 +269,7 @@ BUGS: dict[str, Bug] = {
         Bug(TakesJobsForTheAbsent, "joining", "given to a worker that was not there"),
         Bug(JoinsTwice, "joining", "worker 0 joined twice"),
         Bug(IgnoresCancel, "train with over_selection", "it had ended: cancelled"),
-        Bug(PlacesInTurn, "updates stay", "was overwritten before the next poll|is not what the task computes", tries=10),
+        Bug(PlacesInTurn, "updates stay", "was overwritten before|is not what the task computes", tries=10),
         Bug(ForgetsLeft, "killed", "the list does not say that it left"),
         Bug(ReplacesNobody, "killed", "waited 3 s in vain for worker 0 to be replaced"),
         Bug(KeepsJobsOfTheDead, "killed", "given to a worker that was not there"),
