@@ -10,16 +10,14 @@ from collections import deque
 from contextlib import ExitStack
 from typing import cast
 
-import numpy as np
-
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Rejected, Report
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
 from asyncsgd.engines.processes.member import AHEAD, Member, explain
-from asyncsgd.engines.processes.memory import Slots
-from asyncsgd.engines.processes.messages import JOB, NOTE, REPORT, Kind, read_note
+from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, read_note
+from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.threads import limited
 from asyncsgd.tasks.base import Task
 
@@ -42,11 +40,7 @@ class ProcessCrew(Crew):
         self._late: list[Member] = []  # ready again, but left in the batch before: they join with the next
         self._closed = False
         self._n, self.dtype = x.shape[0], x.dtype
-        self._points = Slots.new("asyncsgd-points", self._n, x.dtype)
-        self._updates = Slots.new("asyncsgd-updates", self._n, x.dtype)
-        self._notes = Slots.new("asyncsgd-notes", NOTE, np.uint8)
-        self._cancelled = Slots.new("asyncsgd-cancelled", AHEAD * engine.workers, np.int64)
-        self._cancelled[0][:] = -1
+        self._shared = Shared.new(self._n, x.dtype, AHEAD * engine.workers)
         self._outbox, self._outbox_writer = os.pipe()
         os.set_blocking(self._outbox, False)
         self._threads = ExitStack()
@@ -67,7 +61,7 @@ class ProcessCrew(Crew):
     # ------------------------------------------------------------------------------------------ for the run
 
     def allocate(self, n: int) -> Vector:
-        buffer: Vector = self._points[self._made]
+        buffer: Vector = self._shared.points[self._made]
         self._made += 1
         return buffer
 
@@ -84,7 +78,7 @@ class ProcessCrew(Crew):
             if place is None:
                 member.waiting = deque(entry for entry in member.waiting if entry[0].id != job.id)
             else:
-                self._cancelled[0][place] = job.id
+                self._shared.cancelled[0][place] = job.id
                 self._line.signal(job.worker, signal.SIGUSR1)
 
     def poll(self, timeout: float) -> list[Report]:
@@ -139,8 +133,7 @@ class ProcessCrew(Crew):
             self._hang_up(member)
         os.close(self._outbox)
         os.close(self._outbox_writer)
-        for slots in (self._points, self._updates, self._notes, self._cancelled):
-            slots.close()
+        self._shared.close()
         self._threads.close()
 
     # ------------------------------------------------------------------------------------------ jobs
@@ -180,12 +173,12 @@ class ProcessCrew(Crew):
             if seconds > self._longest:
                 self._longest = seconds
             member.unused[job] = place
-            events.append(Arrived(job, self._updates[place], member.number, checked=True))
+            events.append(Arrived(job, self._shared.updates[place], member.number, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
-            events.append(Rejected(job, member.number, read_note(self._notes[place])))
+            events.append(Rejected(job, member.number, read_note(self._shared.notes[place])))
         elif wanted and kind == Kind.FAILED:
-            events.append(Failed(job, member.number, read_note(self._notes[place])))
+            events.append(Failed(job, member.number, read_note(self._shared.notes[place])))
         elif wanted:  # the user's code may raise `Stopped` itself
             events.append(Lost(job))
         member.free.append(place)
@@ -200,11 +193,9 @@ class ProcessCrew(Crew):
         request = {"do": "fork", "worker": member.number, "n": self._n, "dtype": self.dtype.name}
         request |= {"places": AHEAD * len(self._members), "threads": self._engine.threads}
         request |= self._engine.pretence(member.number)
-        shared = [slots.descriptor for slots in (self._points, self._updates, self._notes, self._cancelled)]
-        for place in member.places:  # the files must be long enough before the worker maps its places in them
-            self._updates[place], self._notes[place]
+        self._shared.make(member.places)
         try:
-            self._line.send(request, [reader, self._outbox_writer, *shared])
+            self._line.send(request, [reader, self._outbox_writer, *self._shared.descriptors])
         finally:
             os.close(reader)
 

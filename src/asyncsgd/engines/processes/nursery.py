@@ -20,8 +20,7 @@ import traceback
 from io import TextIOWrapper
 from typing import Any
 
-from asyncsgd.engines.processes.memory import Slots
-from asyncsgd.engines.processes.messages import NOTE
+from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.processes.worker import Place, serve
 from asyncsgd.engines.threads import limited
 
@@ -132,16 +131,12 @@ class Nursery:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._line.close()
-            inbox, outbox, points, updates, notes, cancelled = taken
-            n, dtype = request["n"], request["dtype"]
+            inbox, outbox, *descriptors = taken
             place = Place(
                 worker=request["worker"],
                 inbox=inbox,
                 outbox=outbox,
-                points=Slots(points, n, dtype, owner=False),
-                updates=Slots(updates, n, dtype, owner=False),
-                notes=Slots(notes, NOTE, "uint8", owner=False),
-                cancelled=Slots(cancelled, request["places"], "int64", owner=False),
+                shared=Shared.opened(descriptors, request["n"], request["dtype"], request["places"]),
                 threads=request["threads"],
                 slowdown=request["slowdown"],
                 seconds=request["seconds"],

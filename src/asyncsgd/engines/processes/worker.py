@@ -16,8 +16,8 @@ import numpy as np
 from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Gradient, Work
-from asyncsgd.engines.processes.memory import Slots
 from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, write_note
+from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.threads import limited
 
 PATIENCE = 1e-4
@@ -37,10 +37,7 @@ class Place:
     worker: int
     inbox: int
     outbox: int
-    points: Slots
-    updates: Slots
-    notes: Slots
-    cancelled: Slots
+    shared: Shared
     threads: int
     slowdown: float
     seconds: float
@@ -55,7 +52,8 @@ def serve(place: Place, task: Any, work: Work) -> None:
 def _serve(place: Place, task: Any, work: Work) -> None:
     into = getattr(task, "update_into", None) if isinstance(work, Gradient) else None
     current = [-1, -1]  # the job being computed, and the place of its update
-    cancelled = place.cancelled[0]
+    shared = place.shared
+    cancelled = shared.cancelled[0]
 
     def stop(*_: Any) -> None:
         job, target = current
@@ -64,7 +62,7 @@ def _serve(place: Place, task: Any, work: Work) -> None:
             raise Stopped
 
     def compute(job: int, seed: int, slot: int, target: int) -> None:
-        point, out = place.points[slot], place.updates[target]
+        point, out = shared.points[slot], shared.updates[target]
         point.flags.writeable = False
         started = time.perf_counter()
         try:
@@ -97,10 +95,10 @@ def _serve(place: Place, task: Any, work: Work) -> None:
         except Stopped:
             kind = Kind.STOPPED
         except BadUpdate as error:
-            write_note(place.notes[target], str(error))
+            write_note(shared.notes[target], str(error))
             kind = Kind.REJECTED
         except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
-            write_note(place.notes[target], traceback.format_exc())
+            write_note(shared.notes[target], traceback.format_exc())
             kind = Kind.FAILED
         _say(place, kind, job, time.perf_counter() - started)
 
