@@ -12,7 +12,7 @@ import numpy as np
 from asyncsgd.core.events import Arrived, Assign, Vector
 from asyncsgd.engines.base import Failed, Rejected, Report
 from asyncsgd.engines.ray.actor import Kind
-from asyncsgd.engines.ray.member import Call, Member, Stage
+from asyncsgd.engines.ray.member import Call, Member
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.transport import Parcel, Unpacking
 
@@ -29,7 +29,7 @@ class Desk:
         self._live: dict[int, tuple[Member, int]] = {}  # job -> who has it, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
         self._taken: list[Call] = []  # whose updates the last poll reported
-        self._held_back: dict[Member, None] = {}  # their jobs wait until the store has room
+        self._held_back: dict[Member, None] = {}  # their jobs wait until the store has room, one each in turn
         self._buffers: list[Vector] = []  # for updates that come in 16 bits
         self.longest = 0.0
         """Seconds of the longest job so far."""
@@ -43,7 +43,7 @@ class Desk:
     def assign(self, member: Member, command: Assign) -> None:
         """Another job for this worker."""
         self._live[command.job.id] = member, command.slot
-        self._post.lend(command.slot)
+        self._post.lend(command)
         member.waiting.append(command)
         self.send(member)
 
@@ -58,15 +58,13 @@ class Desk:
         """The updates that were reported have been used."""
         taken, self._taken = self._taken, []
         for call in taken:
-            member = call.member
             self._post.used(call)
-            if call.place in member.unused:  # else it has died since, and has other places now
-                member.unused.remove(call.place)
-                member.free.append(call.place)
-                self.send(member)
-        held, self._held_back = self._held_back, {}
-        for member in held:
-            self.send(member)
+            if call.place in call.member.unused:  # else it has died since, and has other places now
+                call.member.unused.remove(call.place)
+                call.member.free.append(call.place)
+        self._serve()
+        for call in taken:
+            self.send(call.member)
 
     def drop(self, member: Member) -> None:
         """This worker is gone, and its jobs are not heard of again."""
@@ -90,20 +88,35 @@ class Desk:
     # ------------------------------------------------------------------------------------------ to the workers
 
     def send(self, member: Member) -> None:
-        """As many of its jobs as it may have at once."""
-        while member.waiting and member.free and member.stage is Stage.READY:
-            assign = member.waiting[0]
-            call = Call(member, "compute", assign.job.id, member.free[-1])
-            point = self._post.pack(assign, member, call)
-            if point is None:
+        """As many of its jobs as it may have at once; where they need the store, behind those that wait for it."""
+        while member.may_be_sent:
+            if (self._held_back and self._post.travels(member)) or not self._send_one(member):
                 self._held_back[member] = None
                 return
-            member.waiting.popleft()
-            member.free.pop()
-            if not member.calls:
-                member.since = time.monotonic()
-            used, member.last = member.last >= 0, -1
-            self.note(call, member.compute.remote(assign.job.seed, point, call.place, used))
+
+    def _serve(self) -> None:
+        """Those that were held back, a job each and then the next, as long as there is room."""
+        while self._held_back:
+            member = next(iter(self._held_back))
+            if member.may_be_sent and not self._send_one(member):
+                return
+            del self._held_back[member]
+            if member.may_be_sent:
+                self._held_back[member] = None
+
+    def _send_one(self, member: Member) -> bool:
+        assign = member.waiting[0]
+        call = Call(member, "compute", assign.job.id, member.free[-1])
+        point = self._post.pack(assign, member, call)
+        if point is None:
+            return False
+        member.waiting.popleft()
+        member.free.pop()
+        if member.first < 0:
+            member.since = time.monotonic()
+        used, member.last = member.last >= 0, -1
+        self.note(call, member.compute.remote(assign.job.seed, point, call.place, used))
+        return True
 
     def note(self, call: Call, reference: Any) -> None:
         """A call was made."""
@@ -131,6 +144,11 @@ class Desk:
                 del calls[first.reference]
                 yield first, answer
 
+    def has_answered(self, member: Member) -> bool:
+        """Whether an answer of this worker lies somewhere on the cluster, and has not been read yet."""
+        found, _ = self._ray.wait(list(member.calls), num_returns=1, timeout=0, fetch_local=False)
+        return bool(found)
+
     def _wait(self, seconds: float) -> list[Any]:
         """The references that are answered, oldest first; waits for the first one."""
         references = list(self._calls)
@@ -157,6 +175,7 @@ class Desk:
             return Arrived(call.job, update, member.number, checked=True)
         self._post.used(call)
         member.free.append(call.place)
+        self._serve()
         self.send(member)
         if not wanted:
             return None

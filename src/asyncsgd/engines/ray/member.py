@@ -72,6 +72,11 @@ class Member:
         return next((call.job for call in self.calls.values() if call.job >= 0), -1)
 
     @property
+    def may_be_sent(self) -> bool:
+        """Whether a job waits for it, and a place for its update is free."""
+        return bool(self.waiting and self.free) and self.stage is Stage.READY
+
+    @property
     def places(self) -> range:
         """For updates in shared memory. The next life has others: the process before may still be about to die."""
         first = AHEAD * (2 * self.number + self._lives % 2)

@@ -1,8 +1,8 @@
 """How points and updates travel: through memory that is shared on one machine, else through Ray's object store.
 
 A version of the model is put into the object store once, for all workers that read it there, and taken out when none of
-its jobs is under way any more. Vectors that Ray sends along with a call anyway are not put there at all. What is in the
-store at once is bounded: jobs wait here rather than that Ray writes to disk.
+its jobs is under way any more and there is a newer one. Vectors that Ray sends along with a call anyway are not put
+there at all. What is in the store at once is bounded: jobs wait here rather than that Ray writes to disk.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SMALL = 64 * 1024
 class Version:
     """A point in the object store."""
 
-    def __init__(self, reference: Any) -> None:
-        self.reference = reference
+    def __init__(self, number: int, reference: Any) -> None:
+        self.number, self.reference = number, reference
         self.users = 1  # the slot that it was put for, and every call that reads it
 
 
@@ -46,6 +46,7 @@ class Post:
         self._made = 0
         self._readers: dict[int, int] = {}  # slot -> jobs that the server waits for
         self._versions: dict[int, Version] = {}  # slot -> what holds it in the object store
+        self._newest = -1  # slot of the version assigned last, of which more jobs may come
         self._held = 0.0  # vectors in the object store, or about to be
         self._room = 0.0  # for so many
 
@@ -67,30 +68,38 @@ class Post:
 
     # ------------------------------------------------------------------------------------------ one job
 
-    def lend(self, slot: int) -> None:
+    def lend(self, assign: Assign) -> None:
         """A job at this point was assigned."""
+        slot = assign.slot
         self._readers[slot] = self._readers.get(slot, 0) + 1
+        before, self._newest = self._newest, slot
+        if before != slot:
+            self._forget_unread(before)
+        if slot in self._versions and self._versions[slot].number != assign.job.version:
+            self._forget(slot)
 
     def give_back(self, slot: int) -> None:
         """The server does not wait for it any more; the slot may hold another version from now on."""
         self._readers[slot] -= 1
-        if not self._readers[slot]:
-            version = self._versions.pop(slot, None)
-            if version is not None:
-                self._drop(version)
+        if slot != self._newest:
+            self._forget_unread(slot)
+
+    def travels(self, member: Member) -> bool:
+        """Whether this worker's vectors need room in the object store."""
+        return not member.shares and self._bytes > SMALL
 
     def pack(self, assign: Assign, member: Member, call: Call) -> Any:
         """What to send as the point; None: not now, as the store is full."""
-        if member.shares:
-            return assign.slot
-        if self._bytes <= SMALL:
-            return assign.point
+        if not self.travels(member):
+            return assign.slot if member.shares else assign.point
         version = self._versions.get(assign.slot)
         wanted = self._update + (1.0 if version is None else 0.0)
+        if self._held + wanted > self._room:
+            self._forget_unread(self._newest)
         if self._held and self._held + wanted > self._room:
             return None
         if version is None:
-            version = self._versions[assign.slot] = Version(self._put(assign.point))
+            version = self._versions[assign.slot] = Version(assign.job.version, self._put(assign.point))
             self._held += 1.0
         version.users += 1
         self._held += self._update
@@ -107,6 +116,16 @@ class Post:
         if call.version is not None:
             self._held -= self._update
             call.version = None
+
+    def _forget_unread(self, slot: int) -> None:
+        """Unless a job at this point is under way, it is not kept."""
+        if not self._readers.get(slot):
+            self._forget(slot)
+
+    def _forget(self, slot: int) -> None:
+        version = self._versions.pop(slot, None)
+        if version is not None:
+            self._drop(version)
 
     def _drop(self, version: Version) -> None:
         version.users -= 1

@@ -1,0 +1,100 @@
+"""A Ray that does what the test says, and a server's desk in front of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.events import Assign, Job
+from asyncsgd.engines.ray import Group
+from asyncsgd.engines.ray.actor import Kind
+from asyncsgd.engines.ray.desk import Desk
+from asyncsgd.engines.ray.member import AHEAD, Member, Stage
+from asyncsgd.engines.ray.post import Post
+
+N = 1000
+BYTES = 8 * N
+
+
+class Gone(Exception):
+    """What a dead worker's calls are answered with."""
+
+
+@dataclass(eq=False)
+class FakeRay:
+    """Calls are answered when the test says so."""
+
+    answers: dict[Any, Any] = field(default_factory=dict)
+    called: list[tuple[Any, ...]] = field(default_factory=list)
+    puts: list[float] = field(default_factory=list)
+    exceptions: Any = field(default_factory=lambda: SimpleNamespace(RayError=Gone))
+
+    def put(self, vector: Any) -> str:
+        self.puts.append(float(vector[0]))
+        return f"object {len(self.puts)}"
+
+    def remote(self, *arguments: Any) -> str:
+        self.called.append(arguments)
+        return f"call {len(self.called) - 1}"
+
+    def wait(
+        self, references: list[Any], num_returns: int, timeout: float, fetch_local: bool = True
+    ) -> tuple[list[Any], list[Any]]:
+        ready = [reference for reference in references if reference in self.answers][:num_returns]
+        return ready, [reference for reference in references if reference not in ready]
+
+    def get(self, reference: Any) -> Any:
+        answer = self.answers[reference]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@dataclass
+class Office:
+    """A desk with workers on other machines, and points 0, 1, 2, ... whose first element is their number."""
+
+    ray: FakeRay
+    post: Post
+    desk: Desk
+    members: list[Member]
+    jobs: int = 0
+
+    def give(self, worker: int, slot: int, version: int | None = None) -> int:
+        point = np.full(N, float(slot))
+        job = Job(self.jobs, worker, 0, slot if version is None else version, 0, seed=100 + self.jobs)
+        self.jobs += 1
+        self.desk.assign(self.members[worker], Assign(job, point, slot))
+        return job.id
+
+    def finish(self, call: int, kind: Kind = Kind.DONE, answer: Any = None) -> None:
+        update = np.full(N, float(call)) if answer is None else answer
+        self.ray.answers[f"call {call}"] = (int(kind), update, 0.5)
+
+    def reports(self) -> list[Any]:
+        found = [self.desk.computed(call, *answer) for call, answer in self.desk.answers(0.0)]
+        return [report for report in found if report is not None]
+
+    @property
+    def points(self) -> list[Any]:
+        """What was sent as the point, call by call."""
+        return [arguments[1] for arguments in self.ray.called]
+
+
+def office(workers: int = 2, vectors: float = 100.0, transport: str | None = None) -> Office:
+    ray = FakeRay()
+    mail = Post(N, np.float64, halved=transport is not None)
+    mail.open(ray, vectors * BYTES)
+    desk = Desk(mail, transport)
+    desk.open(ray)
+    members = [Member(number, Group(1), AHEAD if transport is None else 1) for number in range(workers)]
+    for member in members:
+        member.stage, member.compute, member.present = Stage.READY, ray, True
+    return Office(ray, mail, desk, members)
+
+
+def packed(value: float) -> tuple[Any, int]:
+    return np.full(N, np.float16(value)).view(np.uint16), 0
