@@ -15,10 +15,14 @@ from asyncsgd.cli.bar import Bar
 from asyncsgd.core.errors import UsageError
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
+PageFile = Annotated[Path | None, typer.Option("--output", metavar="PAGE.html", help="Write a page about the runs.")]
 
 
-@app.command(rich_help_panel=SIMULATE, epilog=examples("simulate examples/straggler.toml"))
-def simulate(config: File, json: Json = False) -> None:
+@app.command(
+    rich_help_panel=SIMULATE,
+    epilog=examples("simulate examples/straggler.toml", "simulate examples/straggler.toml --output straggler.html"),
+)
+def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     """Simulate the method(s) of a file: loss, times, delays.
 
     The file names a task, durations and methods; examples/straggler.toml is one.
@@ -29,9 +33,11 @@ def simulate(config: File, json: Json = False) -> None:
     described = configs.load(config)
     iterations = described.run["iterations"]
     rows: list[dict[str, Any]] = []
+    runs: dict[str, Any] = {}
     with Bar(len(described.methods) * iterations, "simulating") as advance, _naming(config):
         for name, recipe in described.methods.items():
             run = run_one(described.task, recipe(None), described.durations, progress=advance, **{**described.run})
+            runs[name] = run
             delays = run.trace.delays
             last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")}
             rows.append(
@@ -47,16 +53,18 @@ def simulate(config: File, json: Json = False) -> None:
                 }
             )
     table.show(rows, json, f"{config.name}: simulated")
+    if output is not None:
+        _page(runs, described.task, output, json)
 
 
 @app.command(
     rich_help_panel=SIMULATE,
-    epilog=examples("sweep examples/paper_figure.toml", "sweep examples/paper_figure.toml --json"),
+    epilog=examples("sweep examples/paper_figure.toml", "sweep examples/paper_figure.toml --output best.html"),
 )
-def sweep(config: File, json: Json = False) -> None:
+def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     """Run a grid of step sizes for the method(s) of a file; the best.
 
-    The file is one for simulate, with a section named sweep.
+    The file is one for simulate, with a section named sweep. The page shows each method at its best step.
     """
     from asyncsgd.simulation import config as configs
     from asyncsgd.simulation.sweep import sweep as run_grid
@@ -70,10 +78,12 @@ def sweep(config: File, json: Json = False) -> None:
     grid = dict(described.sweep)
     grid.setdefault("seeds", [described.run.get("seed", 0)])
     rows: list[dict[str, Any]] = []
+    sweeps: dict[str, Any] = {}
     lanes = len(grid["stepsizes"]) * len(grid["seeds"])
     with Bar(len(described.methods) * lanes * run["iterations"], "sweeping") as advance, _naming(config):
         for name, recipe in described.methods.items():
             found = run_grid(described.task, recipe, described.durations, progress=advance, **run, **grid)
+            sweeps[name] = found
             reached = found.target is not None
             rows.append(
                 {
@@ -88,6 +98,8 @@ def sweep(config: File, json: Json = False) -> None:
                 }
             )
     table.show(rows, json, f"{config.name}: best of the grid")
+    if output is not None:
+        _page(_at_their_best(described, sweeps), described.task, output, json)
 
 
 @app.command(rich_help_panel=SIMULATE, epilog=examples("paper", "paper --only 3,5 --output paper"))
@@ -104,6 +116,27 @@ def paper(
 
     if not show(output, only, as_json=json):
         raise typer.Exit(1)
+
+
+def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
+    """A run of every method with its best step and the first seed, up to the target if there is one."""
+    from asyncsgd.simulation.compare import Comparison
+    from asyncsgd.simulation.single import simulate as run_one
+
+    runs = {}
+    for name, found in sweeps.items():
+        most = described.run["iterations"]
+        until = most if found.target is None else max(1, int(min(most, found.iterations[found.index, 0])))
+        method = described.methods[name](found.best)
+        runs[name] = run_one(described.task, method, described.durations, iterations=until, seed=found.seeds[0])
+    return Comparison(runs, sweeps, found.target, found.metric)
+
+
+def _page(runs: Any, task: Any, output: Path, as_json: bool) -> None:
+    """Write the page and say where, beside the table or away from numbers for a program."""
+    from asyncsgd import report
+
+    typer.echo(f"Page: {report.write(runs, output, task=task)}", err=as_json)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from asyncsgd import theory
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Outcome
 from asyncsgd.report.measures import Worker
-from asyncsgd.report.subject import Subject
+from asyncsgd.report.subject import Floats, Subject
+from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.theory import Bound
 
 BUSY, BATCH, SAMPLED = "AlwaysBusy", "Batch", ("Uniform", "Shuffled")
@@ -111,25 +112,46 @@ def _bound(subject: Subject) -> list[Line]:
     step, trace = subject.stepsize, subject.trace
     if norms is None or losses is None or not len(norms) or step is None or not trace.iterations:
         return []
-    name = "mean ‖∇f‖²"
-    measured = float(np.mean(np.square(norms)))
+    smallest, assumed = _smallest(subject.known)
     try:
-        bound = _theorem(subject, float(losses[0]), step)
+        bound = _theorem(subject, float(losses[0]) - smallest, step)
         if bound is None:
             return []
+        name, measured = _mean(subject, bound, np.square(norms))
         if step > bound.max_step * (1 + 1e-12):
             limit = (
                 f"{bound.theorem} promises nothing for a step of {step:.3g}: it asks for at most {bound.max_step:.3g}"
             )
             return [Line(name, measured, None, limit)]
-        return [Line(name, measured, bound.at(trace.iterations, step), f"at most, by {bound.theorem}")]
+        return [Line(name, measured, bound.at(trace.iterations, step), f"at most, by {bound.theorem}{assumed}")]
     except UsageError:  # constants that the theorems do not take, such as a start at the optimum
         return []
 
 
+def _smallest(task: Any) -> tuple[float, str]:
+    """The smallest loss that the task can report, and what to say if nobody knows it."""
+    known = getattr(task, "minimum", None)
+    if known is None:
+        return 0.0, ", taking 0 as the smallest loss"
+    return (0.0 if isinstance(task, BuiltIn) else float(known)), ""  # those report f(x) - f*
+
+
+def _mean(subject: Subject, bound: Bound, squares: Floats) -> tuple[str, float]:
+    """The mean that a theorem speaks of; in Theorem 2 an iterate weighs as much as the step that follows it.
+
+    Where not every iterate was evaluated, one stands for those up to the next.
+    """
+    if bound.theorem != "Theorem 2":
+        return "mean ‖∇f‖²", float(squares.mean())
+    at = np.asarray(subject.metrics["iteration"], np.int64)
+    before = at < subject.trace.iterations
+    weights = np.add.reduceat(subject.trace.step, at[before])
+    return "mean ‖∇f‖², weighted by the steps", float(np.average(squares[before], weights=weights))
+
+
 def _theorem(subject: Subject, gap: float, step: float) -> Bound | None:
     task: Any = subject.known
-    names = ("smoothness", "noise_variance", "minimum", "heterogeneity")
+    names = ("smoothness", "noise_variance", "heterogeneity")
     if any(getattr(task, name, None) is None for name in names) or not _plain(subject.recipe):
         return None
     trace = subject.trace

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from asyncsgd.report.clients import client_charts
 from asyncsgd.report.measures import Series, bins, histogram, series, spans, thinned, workers
 from asyncsgd.report.page import Page, asset
 from asyncsgd.report.subject import AXES, Floats, Subject
+from asyncsgd.trace.atomic import write_text
 
 SCRIPTS = (
     "basics",
@@ -104,9 +107,15 @@ strip below is the whole run. With the timeline in focus: arrows go from job to 
 
 def write(subjects: Sequence[Subject], path: Path, title: str = "") -> Path:
     """Write the page, whole or not at all."""
-    page = compose(subjects, title)
+    return save(compose(subjects, title).html(), path)
+
+
+def save(html: str, path: Path) -> Path:
+    """Write a page; where that cannot be done, say so."""
     try:
-        return page.write(path)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        return write_text(path, html)
     except OSError as error:
         raise BadParameter("path", str(path), f"cannot be written ({error.strerror})", "pass another path") from error
 
