@@ -233,10 +233,12 @@ def test_who_is_missing() -> None:
     members = [Member(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
     members[0].present, members[0].stage = True, Stage.READY
     members[3].stage = Stage.LOADING
-    said = missing(members, 4, 120.0, "2 nodes with 1 of 8 CPU free")
+    members[3].reason = "cannot load the task:\nTraceback\n  ...\nModuleNotFoundError: No module named 'mine'\n"
+    said = missing(members, 4, 119.8, "2 nodes with 1 of 8 CPU free")
     assert said.startswith(
         "1 of the 4 workers that the run needs were there after 120 s: workers 1, 2 wait for room on a node; worker 3 "
-        "loads the task. Ray was asked for nodes with 2 CPU, 1 big free; the cluster has 2 nodes with 1 of 8 CPU free."
+        "loads the task. Worker 3 cannot load the task: ModuleNotFoundError: No module named 'mine'. Ray was asked for "
+        "nodes with 2 CPU, 1 big free; the cluster has 2 nodes with 1 of 8 CPU free."
     )
 
 

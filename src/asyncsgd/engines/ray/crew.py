@@ -84,17 +84,17 @@ class RayCrew(Crew):
             self._join(self._late, events)
             self._late = []
         self._desk.make_room()
-        now = time.monotonic()
-        deadline = now + timeout
+        deadline = time.monotonic() + timeout
+        wait = 0.0  # first of all, what has been said while nobody listened
         while True:
-            if now >= self._check_at:
-                self._check_times(now, events)
-            until = now if events else min(deadline, self._check_at)
-            for call, answer in self._desk.answers(max(0.0, until - now)):
+            for call, answer in self._desk.answers(wait):
                 self._take(call, answer, events)
             now = time.monotonic()
+            if now >= self._check_at:
+                self._check_times(now, events)
             if events or now >= deadline:
                 return events
+            wait = max(0.0, min(deadline, self._check_at) - now)
 
     def retire(self, worker: int) -> None:
         member = self._members[worker]
@@ -168,12 +168,11 @@ class RayCrew(Crew):
     def _await(self) -> None:
         """Begin with everybody there, in order, so that equal runs begin equally; or with as many as were asked for."""
         wanted = self._engine.at_least or len(self._members)
-        self._alone_since = time.monotonic()
-        deadline = self._alone_since + self._engine.start_timeout
+        began = self._alone_since = time.monotonic()
         while sum(member.present for member in self._members) < wanted:
-            left = deadline - time.monotonic()
+            left = began + self._engine.start_timeout - time.monotonic()
             if left <= 0 or sum(not member.retired for member in self._members) < wanted:
-                raise EngineError(self._missing(wanted))
+                raise EngineError(self._missing(wanted, since=began))
             events: list[Report] = []
             self._check_times(time.monotonic(), events)
             for call, answer in self._desk.answers(min(left, LOOK_AROUND)):
@@ -216,6 +215,7 @@ class RayCrew(Crew):
         if member in self._late:
             self._late.remove(member)
         member.deaths += 1
+        member.reason = reason
         if member.deaths >= DEATHS_IN_A_ROW:
             reason += (
                 f"; it has died {member.deaths} times in a row without finishing a job: the run goes on without it"
@@ -225,7 +225,7 @@ class RayCrew(Crew):
         if was_present:
             events.append(Left(member.number))
         if all(other.retired for other in self._members):
-            raise EngineError(f"no worker is left; the last one, worker {member.number}, {reason}")
+            raise EngineError(f"no worker is left; the last one, worker {member.number}, {member.reason}")
         if member.deaths == 1:
             self._hire(member)
         else:  # perhaps its node is dying, and Ray does not know yet
@@ -251,18 +251,18 @@ class RayCrew(Crew):
                     self._desk.note(Call(member, "ping"), member.actor.ping.remote())
                 continue
             limit = allowed if ready else self._engine.start_timeout
-            if now - member.since > limit:
+            if now - member.since > limit and not self._desk.has_answered(member):
                 what = f"its job {member.first}" if ready else "loading the task"
                 self._died(member, f"was killed, because {what} took more than {limit:g} s", events)
         if self._late or any(member.stage is not Stage.WAITING for member in self._members):
             self._alone_since = now
         elif now - self._alone_since > self._engine.start_timeout:
-            raise EngineError(self._missing(1))
+            raise EngineError(self._missing(1, since=self._alone_since))
         self._check_at = now + min(LOOK_AROUND, allowed / 4)
 
-    def _missing(self, wanted: int) -> str:
+    def _missing(self, wanted: int, since: float) -> str:
         assert self._cluster is not None
-        return missing(self._members, wanted, self._engine.start_timeout, self._cluster.describe())
+        return missing(self._members, wanted, time.monotonic() - since, self._cluster.describe())
 
 
 def _pack(task: Task, work: Work) -> bytes:

@@ -63,6 +63,7 @@ class Member:
         self.since = 0.0  # when the job being computed began, or the loading
         self.heard = 0.0  # when it last answered
         self.deaths = 0  # in a row, without a job done in between
+        self.reason = ""  # of the last death
         self.hire_at = 0.0  # not before
         self.last = -1  # job of the update reported last, while it counts as used
 

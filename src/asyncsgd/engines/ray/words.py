@@ -39,12 +39,22 @@ def missing(members: Sequence[Member], wanted: int, seconds: float, cluster: str
     if gone := [member.number for member in members if member.retired]:
         parts.append(f"{_named(gone)} died too often")
     needs = sorted({_needs(member) for member in absent if member.stage is Stage.WAITING})
-    asked = f" Ray was asked for nodes with {' or '.join(needs)} free;" if needs else ""
+    asked = f"Ray was asked for nodes with {' or '.join(needs)} free; the" if needs else "The"
     return (
-        f"{there} of the {wanted} workers that the run needs were there after {seconds:g} s: {'; '.join(parts)}.{asked}"
-        f" the cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add nodes, or pass a "
-        "larger start_timeout"
+        f"{there} of the {wanted} workers that the run needs were there after {seconds:.0f} s: {'; '.join(parts)}."
+        f"{_reasons(members)} {asked} cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add "
+        "nodes, or pass a larger start_timeout"
     )
+
+
+def _reasons(members: Sequence[Member]) -> str:
+    """Why those that are not there died the last time: two of them, if they differ."""
+    found: dict[str, int] = {}
+    for member in members:
+        if member.reason and not member.present:
+            lines = member.reason.strip().splitlines()
+            found.setdefault(" ".join(dict.fromkeys((lines[0], lines[-1]))), member.number)
+    return "".join(f" Worker {number} {reason}." for reason, number in list(found.items())[:2])
 
 
 def _needs(member: Member) -> str:
