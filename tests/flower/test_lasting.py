@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.engines.base import EngineError
 from asyncsgd.flower import Clients, KeptUpdates, serve
+
+ALONE: dict[str, Any] = {"clients": Clients(minimum=1), **QUIET}
 
 
 class Stop(Exception):
@@ -148,15 +151,65 @@ def _times(order: list[int], worker: int) -> list[int]:
     return [order[start : start + 2].count(worker) for start in range(0, len(order) - 1, 2)]
 
 
+PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+
+
+def seeds_of(directory: Path) -> list[int]:
+    return [json.loads(line)["seed"] for line in (directory / "noise.jsonl").read_text().splitlines()]
+
+
 def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
-    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
-    seeds = set()
+    """Whatever seed is given, and whoever is shown the page of the run."""
     for name in ("one", "two"):
-        directory = tmp_path / name
-        serve(clients(1.0, 2.0), ARRAYS, method, iterations=4, directory=directory, **QUIET)
-        seeds.add(json.loads((directory / "run.json").read_text())["seed"])
-    assert len(seeds) == 2
-    assert 0 not in seeds
-    plain = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, **QUIET)
-    assert plain.config["seed"] == 0
+        serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=4, directory=tmp_path / name, seed=3, **QUIET)
+    [one], [two] = seeds_of(tmp_path / "one"), seeds_of(tmp_path / "two")
+    assert one != two
+    page = asgd.report.write(tmp_path / "one", tmp_path / "page.html").read_text("utf-8")
+    for text in (page, *((tmp_path / "one" / name).read_text() for name in ("run.json", "journal.jsonl"))):
+        assert str(one) not in text
+    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
+    plain = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, directory=tmp_path / "open", **QUIET)
     assert plain.privacy is None
+    assert not (tmp_path / "open" / "noise.jsonl").exists()
+    assert stat.S_IMODE((tmp_path / "open").stat().st_mode) != 0o700
+
+
+def test_kept_updates_are_for_the_owner_alone(tmp_path: Path) -> None:
+    serve(clients(1.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, directory=tmp_path, keep_updates=True, **ALONE)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def crash(directory: Path, iterations: int) -> None:
+    """Take the directory back to a checkpoint, as if the machine had died before the next one."""
+    for path in (directory / "checkpoints").glob("*.safetensors"):
+        if int(path.stem) > iterations:
+            path.unlink()
+
+
+def test_after_a_crash_noise_is_new_and_what_was_lost_is_counted(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
+    method = asgd.fedbuff(1.0, concurrency=1, buffer=1, clip=1.0, noise=4.0)
+    still = FakeGrid([towards(0.0, rate=0.0)])  # updates of 0: the model is the sum of the noise
+    options: dict[str, Any] = {"every": 100, "checkpoint_every": 1, "keep": 100, "directory": tmp_path, **ALONE}
+    first = serve(still, ARRAYS, method, iterations=6, keep_updates=True, **options)
+    crash(tmp_path, 2)
+    again = FakeGrid([towards(0.0, rate=0.0)])
+    second = serve(again, ARRAYS, method, iterations=6, keep_updates=True, resume=True, **options)
+    assert len(set(seeds_of(tmp_path))) == 2
+    assert not np.isclose(first.x, second.x).any()
+    assert first.privacy is not None
+    assert second.privacy is not None
+    assert (first.privacy.contributions**2, second.privacy.contributions**2) == pytest.approx((6, 10))
+    replayed = asgd.replay(tmp_path)
+    assert replayed.model_compared
+    assert replayed.x.tobytes() == second.x.tobytes()
+
+
+def test_epsilon_is_known_at_once_after_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
+    options: dict[str, Any] = {"directory": tmp_path, **QUIET}
+    first = serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=20, **options)
+    second = serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=20, resume=True, **options)
+    assert first.privacy is not None
+    assert second.privacy == first.privacy
+    assert first.privacy.epsilon > 0

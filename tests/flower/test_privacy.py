@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.transforms import Compensate
-from asyncsgd.flower.privacy import Count, gaussian_epsilon, watched
+from asyncsgd.flower.privacy import Book, Count, gaussian_epsilon, watched
+from asyncsgd.run.directory import BadRunDirectory
 
 pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
 
@@ -35,18 +38,15 @@ def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: 
     server = asgd.Server(np.zeros(2), method)
     server.handle(asgd.Joined(range(4)))
     used: list[int] = []
-    fresh = True  # nothing has arrived since the server was made or restored
     for place, worker in enumerate(order):
         if place == stop:
-            method, accountant = watched(base, 1e-5)
-            assert accountant is not None
-            server, fresh = asgd.Server.restore(server.state(), method), True
+            server = asgd.Server.restore(server.state(), method)
+            assert accountant.book.squares == squares(used, size)
         first = next((job for job in server.in_flight if job.worker == worker), None)
         if first is not None:
             server.handle(asgd.Arrived(first.id, np.ones(2)))
             used.append(worker)
-            fresh = False
-    expected = {} if fresh else squares(used, size)
+    expected = squares(used, size)
     assert accountant.book.squares == expected
     assert accountant.spent().contributions == np.sqrt(max(expected.values(), default=0))
 
@@ -84,8 +84,38 @@ def test_what_cannot_be_accounted_is_refused() -> None:
         watched(private, 1.0)
 
 
+def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:
+    """Those that a crash takes back count too, and a line that it tore does not."""
+    method, accountant = watched(asgd.fedbuff(1.0, concurrency=2, buffer=1, clip=1.0, noise=1.0), 1e-5)
+    assert accountant is not None
+    accountant.book.open(tmp_path, begun=False)
+    server = asgd.Server(np.zeros(2), method)
+    server.handle(asgd.Joined([0]))
+    for number in range(3):
+        server.handle(asgd.Arrived(server.in_flight[0].id, np.ones(2)))
+        lines = (tmp_path / "releases.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1]) == {"version": number + 1, "clients": {"0": 1}}
+    accountant.book.close()
+    with (tmp_path / "releases.jsonl").open("a") as file:
+        file.write('{"version": 4, "cli')
+    again = Book()
+    again.open(tmp_path, begun=True)
+    assert again.squares == {0: 3}
+    again.released(1, {0: 2, 1: 1})
+    again.close()
+    third = Book()
+    third.open(tmp_path, begun=True)
+    assert third.squares == {0: 7, 1: 1}
+    third.close()
+
+
+def test_without_its_releases_a_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(BadRunDirectory, match=r"releases\.jsonl is gone, so nobody can say what ε is; restore it"):
+        Book().open(tmp_path, begun=True)
+
+
 def test_counting_leaves_updates_alone() -> None:
     count = Count(1)
     g = np.ones(3)
-    arrival: Any = type("Arrival", (), {"worker": 0})
+    arrival: Any = type("Arrival", (), {"worker": 0, "version": 0})
     assert count.apply(count.init(g), g, arrival) is g

@@ -35,6 +35,10 @@ class Gather(ABC):
     ) -> tuple[Vector, float] | None:
         """(direction, step) if the model moves now, else None."""
 
+    def reseed(self, state: State, seed: int) -> None:
+        """Draw from this seed from now on; most rules draw nothing."""
+        return
+
     @abstractmethod
     def share(self, state: State, stepsize: float, weight: float) -> float:
         """The step that this arrival gets in the end, for the record; asked after `add`."""
@@ -58,7 +62,9 @@ class Buffer(Gather):
     """After ``size`` arrivals the model moves by η/K · (Σ w_i g_i + noise), and the buffer is empty again.
 
     ``noise`` is the standard deviation per coordinate of Gaussian noise on the *sum*: with updates clipped to
-    norm G and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z.
+    norm G and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed
+    and the version: a server that goes back to an older state must be given another seed (`reseed`), or two sums
+    would have the same noise.
     """
 
     size: int
@@ -87,6 +93,9 @@ class Buffer(Gather):
             random = np.random.Generator(np.random.Philox(key=derive(state["seed"], NOISE, arrival.version)))
             total += (self.noise * random.standard_normal(total.shape[0])).astype(total.dtype)
         return total, stepsize / self.size
+
+    def reseed(self, state: State, seed: int) -> None:
+        state["seed"] = seed
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / self.size

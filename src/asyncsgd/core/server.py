@@ -121,6 +121,10 @@ class Server:
             )
         return Outcome(self._outcomes[job])
 
+    def reseed(self, seed: int) -> None:
+        """Noise is drawn from this seed from now on, and no longer from the server's own."""
+        self._update.reseed(seed)
+
     # ------------------------------------------------------------------------------------------ the algorithm
 
     def handle(self, event: Event) -> list[Command]:

@@ -59,6 +59,10 @@ class Update:
             return view
         return self.points.current
 
+    def reseed(self, seed: int) -> None:
+        """Noise is drawn from this seed from now on."""
+        self.method.gather.reseed(self._memory["gather"], seed)
+
     def weigh(self, arrival: Arrival) -> float:
         """The step rule's weight for this arrival; changes nothing."""
         given = self.method.step.weight(arrival)

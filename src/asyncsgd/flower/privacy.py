@@ -5,12 +5,16 @@ The server adds N(0, (zG)²) to every sum of clipped updates. A client whose upd
 with multiplier z / √(Σ c_f²), so ε of a client follows from its own counts, and the run's ε is that of the client who
 contributed most. Nothing is assumed about who is drawn: no amplification by sampling, which an asynchronous server
 cannot promise.
+
+A release is on the disk before its model exists. What a crash takes back has been seen all the same: it stays counted.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.arrival import Arrival
@@ -20,6 +24,11 @@ from asyncsgd.core.events import Vector
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip, State, Transform
+from asyncsgd.run.directory import BadRunDirectory
+from asyncsgd.run.ledger import Ledger
+
+RELEASES = "releases.jsonl"
+"""One line per noised sum: whose updates were in it, and how many of each."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,40 @@ class Privacy:
 
 
 class Book:
-    """Where the newest counts lie: the state of `Count`, which the server keeps and checkpoints."""
+    """Every release there has been, those of time that a resume took back included. Pickled, it is an empty one."""
 
     def __init__(self) -> None:
         self.squares: dict[int, int] = {}
+        """Σ c_f² of every client."""
+        self._ledger: Ledger | None = None
+
+    def open(self, folder: Path, *, begun: bool) -> None:
+        """Go on with the releases of a directory, and write those to come there."""
+        if begun and not (folder / RELEASES).exists():
+            fix = "restore it from a backup, or begin a run in another directory"
+            raise BadRunDirectory(f"{folder / RELEASES} is gone, so nobody can say what ε is; {fix}")
+        self._ledger = Ledger(folder / RELEASES)
+        for row in self._ledger.rows:
+            self._count({int(worker): int(times) for worker, times in row["clients"].items()})
+
+    def released(self, version: int, clients: Mapping[int, int]) -> None:
+        """These are in the sum that makes the next model; returns once that is on the disk."""
+        if self._ledger is not None:
+            self._ledger.add({"version": version + 1, "clients": {str(worker): n for worker, n in clients.items()}})
+        self._count(clients)
+
+    def close(self) -> None:
+        """No more releases; a replay with the same method makes none."""
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    def _count(self, clients: Mapping[int, int]) -> None:
+        for worker, times in clients.items():
+            self.squares[worker] = self.squares.get(worker, 0) + times * times
+
+    def __reduce__(self) -> Any:
+        return Book, ()
 
     @property
     def most(self) -> float:
@@ -57,18 +96,16 @@ class Count(Transform):
     book: Book = field(repr=False, compare=False, default_factory=Book)
 
     def init(self, x: Vector) -> State:
-        return {"held": 0, "sum": {}, "squares": {}}
+        return {"held": 0, "sum": {}}
 
     def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        here, squares = state["sum"], state["squares"]
+        here = state["sum"]
         here[arrival.worker] = here.get(arrival.worker, 0) + 1
         state["held"] += 1
         if state["held"] == self.size:
-            for worker, times in here.items():
-                squares[worker] = squares.get(worker, 0) + times * times
+            self.book.released(arrival.version, here)
             here.clear()
             state["held"] = 0
-        self.book.squares = squares
         return g
 
 

@@ -96,7 +96,7 @@ def serve(
         directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
             its own. None: nothing is written.
         resume: Go on from the last checkpoint of ``directory``; begins anew if there is none.
-        seed: Of every random choice of the server. By default 0, and a secret one where the method adds noise.
+        seed: Of every random choice of the server, but for noise: its seed is secret, and another one at every start.
         every: Evaluate every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
         clients: How many must be there, how long they may take, what becomes of those who fail: see `Clients`.
@@ -133,8 +133,12 @@ def serve(
     prepared = _prepare(method, rules, layout, delta, iterations, heterogeneous)
     files = None if directory is None else RunDirectory(directory)
     try:
-        chosen = _seed(seed, files, resume, secret=prepared.accountant is not None)
+        chosen = _seed(seed, files, resume)
         folder = None if files is None else files.path.resolve()
+        if files is not None and (keep_updates or prepared.accountant is not None):
+            _make_private(files.path)
+        if prepared.accountant is not None and files is not None and (resume or not files.begun):
+            prepared.accountant.book.open(files.path, begun=files.begun)
         keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
         task = FlowerTask(
             layout,
@@ -172,6 +176,7 @@ def serve(
             checkpoint_every=checkpoint_every,
             keep=keep,
             max_failures=NEVER,
+            noise=None if prepared.accountant is None else secrets.randbits(64),
         )
         told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
         for listener in told[:1] if progress else ():
@@ -179,6 +184,8 @@ def serve(
                 listener.noted(note)
         return _result(_run(request, told, files), task, prepared.accountant)
     finally:
+        if prepared.accountant is not None:
+            prepared.accountant.book.close()
         if files is not None:
             files.close()
 
@@ -251,14 +258,23 @@ def _prepare(
     return _Prepared(method, minimum, accountant, tuple(notes))
 
 
-def _seed(given: int | None, files: RunDirectory | None, resume: bool, *, secret: bool) -> int:
+def _seed(given: int | None, files: RunDirectory | None, resume: bool) -> int:
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int):
             raise BadParameter("seed", given, "is no integer", "pass seed=0 or another integer")
         return given
     if resume and files is not None and files.begun:
         return int(read_config(files.path)["seed"])
-    return secrets.randbits(63) if secret else 0
+    return 0
+
+
+def _make_private(folder: Path) -> None:
+    """Seeds of noise and updates of clients are nobody else's business."""
+    try:
+        folder.chmod(0o700)
+    except OSError as error:
+        fix = "choose one of your own, on a file system that knows owners"
+        raise BadParameter("directory", str(folder), f"cannot be made private ({error.strerror})", fix) from error
 
 
 def _check_flower() -> None:

@@ -8,6 +8,7 @@
     metrics.jsonl       one line per evaluation
     journal.jsonl       who joined, left, failed or was retired, when the run was started, resumed, ended; its diagnosis
     fingerprints.bin    four bytes per arrival: a check sum over its update (some coordinates of a long one)
+    noise.jsonl         seeds of noise, where it is secret; a resume takes nothing of it back
     checkpoints/        the last few, the newest is the last iteration that nothing can take away
     report.html, ...    what others make of it
 """

@@ -17,6 +17,7 @@ from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.faults import where
 from asyncsgd.run.fingerprint import fingerprint
 from asyncsgd.run.interrupts import Interrupts
+from asyncsgd.run.ledger import remember_noise
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun, WorkersFailed
@@ -87,6 +88,10 @@ class Loop:
             if request.target is not None and book.metrics.rows:
                 book.reached = request.target.met(book.metrics.shown)
             book.troubles.load(configuration.journal(self._files.path))
+        if request.noise is not None:
+            self._server.reseed(request.noise)
+            if self._files is not None:
+                remember_noise(self._files.path, self._server.iteration, request.noise)
         book.open(self._server, recorder, 0.0 if checkpoint is None else checkpoint.seconds)
         told = {**config, "directory": None if self._files is None else str(self._files.path)}
         told["resumed_at"] = None if checkpoint is None else self._server.iteration

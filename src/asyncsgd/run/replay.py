@@ -23,6 +23,7 @@ from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.configuration import unpackage
 from asyncsgd.run.directory import read_config, read_lines, read_trace
 from asyncsgd.run.fingerprint import fingerprint, marks
+from asyncsgd.run.ledger import NOISE, noise_seeds
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
@@ -112,6 +113,7 @@ def replay(
             watch=watch,
             present=_Membership(journal),
             carry=_Carriage(journal) if any(row.get("transport") for row in journal) else None,
+            noise=noise_seeds(read_lines(path, NOISE)),
         )
     if broken is not None:
         job = int(arrivals.job[broken])

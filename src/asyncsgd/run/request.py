@@ -26,3 +26,5 @@ class Request:
     checkpoint_every: int | None
     keep: int
     max_failures: int
+    noise: int | None = None
+    """A secret seed for the noise of this start; None: noise follows from ``seed``, and a resume repeats it."""

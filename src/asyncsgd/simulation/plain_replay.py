@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -28,13 +28,15 @@ def replay_core(
     watch: Callable[[Arrival, Vector], bool] | None = None,
     present: Callable[[int], Collection[int]] | None = None,
     carry: Callable[[int, int, Vector], Vector] | None = None,
+    noise: Mapping[int, int] | None = None,
 ) -> tuple[Update, Weighed, Floats, int | None]:
     """(the update half of the server at the end, weights, step of every arrival, iteration of divergence or None).
 
     The same code that a real server runs, along any arrivals, for every method. ``after(iterations, update)`` may
     return True to stop; ``watch(arrival, update)`` sees every update before it is used, and may stop there too.
     ``present(iteration)`` says who was there, where that is known; ``carry(iteration, worker, update)`` gives what
-    reached the server of an update that is rounded on the way.
+    reached the server of an update that is rounded on the way; ``noise`` has the seeds of noise, by the iteration
+    that each was drawn from first.
     """
     start = task.initial()
     check_model(start)
@@ -48,6 +50,8 @@ def replay_core(
     next_lent = 0
     ended: int | None = None
     for t in range(total):
+        if noise is not None and t in noise:
+            update.reseed(noise[t])
         while next_lent < total and arrivals.iteration[by_point[next_lent]] == t:
             lent[int(arrivals.job[by_point[next_lent]])] = (update.points.lend(), update.version)
             next_lent += 1
