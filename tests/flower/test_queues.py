@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -61,3 +63,36 @@ def test_the_bound_is_half_of_the_concurrency_unless_given() -> None:
     assert bounded(rounds, None) is rounds
     with pytest.raises(BadParameter, match="queue = 0 must be an integer of at least 1"):
         BoundedUniform(concurrency=2, queue=0)
+
+
+def test_what_the_bound_costs_slow_clients_is_said() -> None:
+    """In a note before the run, and in the diagnosis where it happened."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    from flower.fake import FakeGrid, record, towards
+
+    answers, fast, slow = 0, towards(1.0), towards(2.0)
+
+    def quick(message: Any) -> Any:
+        nonlocal answers
+        answers += 1
+        return fast(message)
+
+    asked_at: dict[str, int] = {}
+
+    def late(message: Any) -> Any:
+        began = asked_at.setdefault(message.metadata.group_id, answers)
+        return slow(message) if answers >= began + 40 else None
+
+    run = asgd.flower.serve(
+        FakeGrid([quick, quick, late]),
+        record(w=np.zeros(2)),
+        asgd.federated_async_sgd(0.1, concurrency=6),
+        iterations=300,
+        clients=asgd.flower.Clients(minimum=3, queue=2),
+        progress=False,
+    )
+    note = "no client has more than 2 jobs at once: one far slower than the others counts less; Clients(queue=6) mends"
+    assert any(said.startswith(note) for said in run.config["notes"])
+    [problem] = [said for said in run.diagnosis.problems if "no client has more than 2 jobs" in said]
+    assert problem.startswith("worker 2 gave ")
+    assert "33% are fair" in problem

@@ -92,6 +92,18 @@ def bounded(dispatch: Dispatch, queue: int | None) -> Dispatch:
     return kinds[type(dispatch)](concurrency=dispatch.concurrency, sample_early=dispatch.sample_early, queue=limit)
 
 
+def bias_of(dispatch: Dispatch) -> str | None:
+    """What the bound does to slow clients, if there is one.
+
+    >>> bias_of(bounded(Uniform(8), 2))
+    'no client has more than 2 jobs at once: one far slower than the others counts less; Clients(queue=8) mends that'
+    """
+    if not isinstance(dispatch, BoundedUniform | BoundedShuffled):
+        return None
+    words = "one far slower than the others counts less"
+    return f"{dispatch.favours_fast}: {words}; Clients(queue={dispatch.concurrency}) mends that"
+
+
 def may_queue(dispatch: Dispatch) -> bool:
     """Whether the rule gives jobs to clients that are busy."""
     return isinstance(dispatch, Uniform | Shuffled)

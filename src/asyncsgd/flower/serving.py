@@ -18,7 +18,7 @@ from asyncsgd.core.work import Gradient
 from asyncsgd.engines.flower import Clients, Flower
 from asyncsgd.engines.flower.layout import STATISTICS, Layout
 from asyncsgd.flower.privacy import Accountant, Privacy, watched
-from asyncsgd.flower.queues import bounded, may_queue
+from asyncsgd.flower.queues import bias_of, bounded, may_queue
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.run.directory import RunDirectory, read_config, read_lines
 from asyncsgd.run.listeners import Listener, Terminal
@@ -243,19 +243,25 @@ def _prepare(
     if rules.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
         raise BadParameter("queue", rules.queue, f"has no meaning with {method.name}: no job waits there", fix)
-    if layout.carried:
-        names = [part.name for part in layout.carried]
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        notes.append(f"carried beside the trained arrays (mean of statistics, median of whole numbers): {shown}")
     goal = method.dispatch.goal if isinstance(method.dispatch, FirstOf) else 1
     minimum = max(2, goal) if rules.minimum is None else rules.minimum
     method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
     method = method.using(dispatch=bounded(method.dispatch, rules.queue))
+    if heterogeneous and (bound := bias_of(method.dispatch)) is not None:
+        notes.append(bound)
     method, accountant = watched(method, delta)
-    if accountant is not None and layout.carried:
-        words = "whole numbers and running statistics stay as they were at the start, as noise does not protect them"
-        notes[-1] = f"{words}; use GroupNorm in place of BatchNorm"
+    if layout.carried:
+        notes.append(_about_carried(layout, private=accountant is not None))
     return _Prepared(method, minimum, accountant, tuple(notes))
+
+
+def _about_carried(layout: Layout, *, private: bool) -> str:
+    if private:
+        words = "whole numbers and running statistics stay as they were at the start, as noise does not protect them"
+        return f"{words}; use GroupNorm in place of BatchNorm"
+    names = [part.name for part in layout.carried]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"carried beside the trained arrays (medians of what clients return): {shown}"
 
 
 def _seed(given: int | None, files: RunDirectory | None, resume: bool) -> int:

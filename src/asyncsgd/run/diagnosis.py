@@ -21,6 +21,9 @@ from asyncsgd.trace import Delays, Trace
 MUCH = 3.0
 """A step so many times the safe one is worth a word where the loss does not fall."""
 
+BY_CHANCE = 4.0
+"""Standard deviations by which a uniform draw may be off."""
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -189,11 +192,24 @@ def _about_workers(
         )
     if task is None or method is None or not is_heterogeneous(task):
         return
-    fair = isinstance(method.dispatch, Uniform | Shuffled)  # then it is chance, or a bound on queues
-    if shares[top] > 1.5 * shares.mean() and method.bias and not fair:
+    if isinstance(method.dispatch, Uniform | Shuffled):
+        _about_bound(method.dispatch, int(workers[low]), np.bincount(index), shares, problems)
+    elif shares[top] > 1.5 * shares.mean() and method.bias:
         problems.append(
             f"worker {workers[top]} dominates and the data differ from worker to worker, so the model fits its data "
             "best; federated_async_sgd(...) gives every worker the same weight"
+        )
+
+
+def _about_bound(
+    dispatch: Uniform | Shuffled, slowest: int, counts: NDArray[Any], shares: NDArray[Any], problems: list[str]
+) -> None:
+    """Uniform draws are fair, but for chance and for a bound on the jobs that may wait for one worker."""
+    behind = counts.mean() - counts.min()
+    if dispatch.favours_fast and shares.min() < shares.mean() / 1.5 and behind > BY_CHANCE * np.sqrt(counts.mean()):
+        problems.append(
+            f"worker {slowest} gave {shares.min():.0%} of the total step where {shares.mean():.0%} are fair, as "
+            f"{dispatch.favours_fast}, and the data differ from worker to worker; a longer queue takes that away"
         )
 
 
