@@ -134,3 +134,25 @@ def test_a_reply_that_cannot_even_be_unpacked_is_refused() -> None:
         assert refused.reason.startswith("the reply cannot be read (ValueError: ")
         assert "\x1b" not in refused.reason
         assert len(refused.reason) < 2100
+
+
+@pytest.mark.parametrize("honest", [1, 2, 4])
+def test_one_client_cannot_set_what_is_carried(honest: int) -> None:
+    """Whole numbers and statistics: with one other client they stay between its own and what was there before."""
+
+    def liar(message: Message) -> RecordDict:
+        return model(n=np.array(10**15))
+
+    with desk(liar, *[towards(1.0)] * honest) as here:
+        here.expect(Arrived, job=here.give(0))
+        assert here.crew.carried["n"] == 0
+        for worker in range(1, honest + 1):
+            here.expect(Arrived, job=here.give(worker))
+        here.expect(Arrived, job=here.give(0))
+        assert here.crew.carried["n"] <= honest  # each honest job counts on
+
+
+def test_a_client_on_its_own_sets_what_is_carried() -> None:
+    with desk(towards(1.0)) as here:
+        here.expect(Arrived, job=here.give(0))
+        assert here.crew.carried["n"] == 1

@@ -85,7 +85,7 @@ def serve(
     Args:
         grid: What Flower hands to the ServerApp, in simulation and in deployment.
         initial_arrays: The model, a ``flwr.app.ArrayRecord``. Whole numbers in it are not trained either: clients are
-            sent the median of what clients returned last.
+            sent the median of what clients returned last, as with ``statistics``.
         method: How updates are used. What a job computes is the ClientApp's own business.
         iterations: How many updates are to arrive.
         train_config: Sent along with every job, a ``ConfigRecord`` or a dict; ``"server-round"`` is added to it, the
@@ -101,7 +101,7 @@ def serve(
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
         clients: How many must be there, how long they may take, what becomes of those who fail: see `Clients`.
         statistics: Names of arrays, ``*`` for anything, that are statistics of data and not trained: clients are sent
-            the mean of what clients returned last. By default those of PyTorch's BatchNorm.
+            the median of what clients returned last. By default those of PyTorch's BatchNorm.
         heterogeneous: Whether the data differ from client to client; methods that then favour fast clients warn.
         delta: The δ at which ε is reported, where the method adds noise.
         keep_updates: Keep every update in ``directory``, so that `asyncsgd.replay` can apply them again.

@@ -4,9 +4,10 @@ Arrays of floating-point numbers are *trained*: they make up the vector. Two kin
 for updates makes no sense for them:
 
 - statistics of data, such as a BatchNorm layer's running mean and variance: stepping along differences can make a
-  variance negative. Clients are sent the mean of what clients returned last.
-- whole numbers and booleans, such as its count of batches: clients are sent the median of what clients returned last,
-  so that a single liar cannot set them.
+  variance negative;
+- whole numbers and booleans, such as its count of batches.
+
+Clients are sent the median of what clients returned last, so that a single liar cannot set it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class Part:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     place: slice | None
-    rule: Literal["trained", "mean", "median"]
+    rule: Literal["trained", "statistic", "whole"]
 
     def check(self, values: NDArray[Any]) -> None:
         """Refuse carried numbers that would break every client."""
-        if self.rule == "mean":
+        if self.rule == "statistic":
             if not np.isfinite(values).all():
                 raise BadReply(f"array {self.name!r} holds NaN or infinity")
             if self.name.endswith("var") and (values < 0).any():
@@ -66,12 +67,12 @@ class Layout:
                 raise BadParameter("initial_arrays", name, f"is serialized as {array.stype}", "pass NumPy arrays")
             dtype, shape = np.dtype(array.dtype), tuple(array.shape)
             if dtype.kind in "iub":
-                parts.append(Part(name, shape, dtype, None, "median"))
+                parts.append(Part(name, shape, dtype, None, "whole"))
             elif dtype.name not in FLOATS:
                 fix = f"pass arrays of {', '.join(FLOATS)}, whole numbers or booleans"
                 raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
             elif any(fnmatchcase(name, pattern) for pattern in statistics):
-                parts.append(Part(name, shape, dtype, None, "mean"))
+                parts.append(Part(name, shape, dtype, None, "statistic"))
             else:
                 stop = start + int(np.prod(shape, dtype=np.int64))
                 parts.append(Part(name, shape, dtype, slice(start, stop), "trained"))

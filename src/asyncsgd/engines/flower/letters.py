@@ -81,7 +81,7 @@ class Letters:
         carried = self._layout.keep(arrays)
         if self._rules.max_norm is not None:
             for part in self._layout.carried:
-                if part.rule == "mean":
+                if part.rule == "statistic":
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)

@@ -49,8 +49,14 @@ class Memory:
         self._last.move_to_end(worker)
         if len(self._last) > HEARD:
             self._last.popitem(last=False)
-        parts = self._layout.carried
-        self.carried = {part.name: middle(part, [last[part.name] for last in self._last.values()]) for part in parts}
+        if len(self._last) == 1 < self._engine.workers:
+            return  # nobody to compare it with
+        voices = list(self._last.values())
+        if len(voices) == 2:
+            voices.append(self.carried)  # else one of the two could say what it likes
+        self.carried = {
+            part.name: middle(part, [voice[part.name] for voice in voices]) for part in self._layout.carried
+        }
         self._changed = True
 
     def save(self, now: float) -> None:
@@ -71,12 +77,12 @@ class Memory:
 
 
 def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:
-    """Their mean, or for whole numbers the lower median, coordinate by coordinate: one of the values that are there."""
-    together = np.stack(values)
-    if part.rule == "mean":
-        return np.asarray(together.mean(axis=0, dtype=np.float64).astype(part.dtype))
-    place = (len(values) - 1) // 2
-    return np.asarray(np.partition(together, place, axis=0)[place])
+    """Their median, coordinate by coordinate; of an even number of whole numbers the lower one, which is there."""
+    lower, upper = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(np.stack(values), (lower, upper), axis=0)
+    if part.rule == "whole" or lower == upper:
+        return np.asarray(ordered[lower])
+    return np.asarray((ordered[lower] / 2 + ordered[upper] / 2).astype(part.dtype))  # halves do not overflow
 
 
 def _read(path: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
