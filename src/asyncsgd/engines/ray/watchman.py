@@ -26,32 +26,49 @@ def main(line: int, raylet: int, group: int) -> None:
     if os.read(line, 1):
         return
     select.select([watched], [], [], SECONDS)
-    for process in orphans(group):
+    for process in orphans(group, living()):
         try:
             os.kill(process, signal.SIGKILL)
         except ProcessLookupError:
             continue  # it went by itself
 
 
-def orphans(group: int) -> list[int]:
-    """Processes of this group that belonged to a raylet which is gone."""
-    names, parents = {}, {}
+def living() -> dict[int, tuple[str, int, int]]:
+    """All processes: (name, parent, group)."""
+    found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat") as file:
                     name, _, rest = file.read().partition("(")[2].rpartition(")")
-                state, parent, its_group = rest.split()[:3]
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended
+            state, parent, group = rest.split()[:3]
             if state != "Z":
-                names[int(entry)] = name
-            if int(its_group) == group:
-                parents[int(entry)] = int(parent)
+                found[int(entry)] = name, int(parent), int(group)
+    return found
+
+
+def orphans(group: int, processes: dict[int, tuple[str, int, int]]) -> list[int]:
+    """Processes of this group that belonged to a raylet which is gone: Ray's, and no raylet is above them.
+
+    Another run of the same group has a raylet that lives, and its workers may have children of their own.
+
+    >>> orphans(7, {2: ("raylet", 1, 7), 3: ("ray::Worker", 2, 7), 4: ("ray::Worker", 3, 7), 5: ("ray::Worker", 1, 7)})
+    [5]
+    """
+
+    def has_raylet(process: int) -> bool:
+        while process in processes:
+            name, process, _ = processes[process]
+            if name == "raylet":
+                return True
+        return False
+
     return [
         process
-        for process, parent in parents.items()
-        if names.get(process, "").startswith("ray::") and names.get(parent) != "raylet"
+        for process, (name, _, its_group) in processes.items()
+        if its_group == group and name.startswith("ray::") and not has_raylet(process)
     ]
 
 
