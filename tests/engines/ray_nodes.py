@@ -52,6 +52,8 @@ def ray_nodes() -> Iterator[Nodes]:
     before = dict(os.environ)
     with ExitStack() as afterwards:
         afterwards.callback(_forget, folder, before)
+        os.environ["RAY_TMPDIR"] = folder  # where "auto" finds its address: not that of the user's own cluster
+        (Path(folder) / "ray").mkdir()
         with _settings(), loopback(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nodes = Nodes(folder)

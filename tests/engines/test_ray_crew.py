@@ -76,8 +76,8 @@ class Stage(FakeRay):
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     here = Stage()
-    cluster = SimpleNamespace(ray=here, store=float("inf"), describe=lambda: "1 nodes with nothing free")
-    cluster.close = lambda: None
+    cluster = SimpleNamespace(ray=here, store=float("inf"), environment=None, close=lambda: None)
+    cluster.describe = lambda: "1 nodes with nothing free"
     monkeypatch.setattr(crew_module, "Cluster", lambda engine, vectors: cluster)
     for module in (crew_module, desk_module):
         monkeypatch.setattr(module, "time", here)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import socket
+import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from engines.inline import Inline
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines import EngineError, Group, ray
-from asyncsgd.engines.ray.cluster import CLUSTERS, SETTINGS, _found, loopback
-from asyncsgd.engines.ray.knock import knock
+from asyncsgd.engines import Group, ray
 from asyncsgd.engines.ray.member import Member, Stage
+from asyncsgd.engines.ray.watchman import living, orphans
 from asyncsgd.engines.ray.words import explain, missing
 from asyncsgd.run.named import named_engine
 
@@ -75,9 +73,61 @@ def test_run_json_says_what_it_takes_to_go_on() -> None:
     assert described["engine"] == "ray"
     assert named_engine(described, {}) == before
     assert named_engine(described, {"address": "here:1"}).address == "here:1"
-    assert named_engine(described, {"workers": 5}) == ray(5, address="auto", transport="float16", at_least=2)
+    assert named_engine(described, {"at_least": 1}).at_least == 1
     one = json.loads(json.dumps(ray(3, num_cpus=2, resources={"big": 1}).describe()))
     assert named_engine(one, {"workers": 4}) == ray(4, num_cpus=2, resources={"big": 1})
+
+
+def test_a_change_leaves_the_rest_of_each_group_as_it_was() -> None:
+    before = ray([Group(2, num_gpus=0.5), Group(1, num_cpus=2, resources={"big": 1})], at_least=3)
+    described = json.loads(json.dumps(before.describe()))
+    again = named_engine(described, {"threads": 3, "num_cpus": 4})
+    assert again == ray(
+        [Group(2, 4, num_gpus=0.5, threads=3), Group(1, 4, resources={"big": 1}, threads=3)], at_least=3
+    )
+    with pytest.raises(BadParameter, match=r"--workers = 2 does not say how many of each of the 2 groups; say what"):
+        named_engine(described, {"workers": 2})
+    assert named_engine(described, {"workers": 2, "num_cpus": 1}) == ray(2, at_least=2)  # there are not 3 any more
+    with pytest.raises(BadParameter, match=r"at_least = 3 is more than the 2 workers"):
+        named_engine(described, {"workers": 2, "num_cpus": 1, "at_least": 3})
+
+
+def test_the_directory_that_is_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """run.json keeps where it is, whoever goes on from elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    engine = named_engine({"engine": "ray", "workers": 2}, {"working_dir": "."})
+    assert engine == ray(2, runtime_env={"working_dir": str(tmp_path)})
+    monkeypatch.chdir("/")
+    described = json.loads(json.dumps(engine.describe()))
+    assert described["working_dir"] == str(tmp_path)
+    assert named_engine(described, {}) == engine
+    assert "working_dir" not in ray(2, runtime_env={"working_dir": "s3://user:secret@bucket/it.zip"}).describe()
+    with pytest.raises(BadParameter, match=r"--working-dir = '.*none' is no directory"):
+        named_engine(described, {"working_dir": str(tmp_path / "none")})
+
+
+class Told(asgd.run.Listener):
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def starting(self, words: str) -> None:
+        self.words.append(words)
+
+    def started(self, config: Any) -> None:
+        self.words.append("started")
+
+
+def test_a_start_that_takes_long_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [ray(2, address=address).opening for address in (None, "auto", "host:6379")] == [
+        "starting Ray on this machine",
+        "looking for the Ray cluster",
+        "calling the Ray cluster at host:6379",
+    ]
+    monkeypatch.setattr(Inline, "opening", "starting")
+    told = Told()
+    options: dict[str, Any] = {"iterations": 3, "listeners": [told], "progress": False}
+    asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), engine=Inline(2), **options)
+    assert told.words == ["starting", "started"]
 
 
 def test_passwords_stay_out_of_run_json() -> None:
@@ -90,126 +140,12 @@ def test_passwords_stay_out_of_run_json() -> None:
     [
         ("processes", {"address": "auto"}, "--address = 'auto' is for another engine; pass --engine ray"),
         ("processes", {"at_least": 2}, "--at-least = 2 is for another engine; pass --engine ray"),
+        ("processes", {"working_dir": "."}, "--working-dir = '.' is for another engine; pass --engine ray"),
     ],
 )
 def test_an_option_of_another_engine(described: str, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         named_engine({"engine": described, "workers": 2}, changes)
-
-
-# ---------------------------------------------------------------------------------------------- reaching a cluster
-
-
-@contextmanager
-def listening(answer: bytes) -> Iterator[str]:
-    """Somebody who says the same to everyone; the address."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            line, _ = server.accept()
-            with line:
-                line.recv(1000)
-                line.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.getsockname()[1]}"
-        finally:
-            thread.join()
-
-
-def closed() -> str:
-    """An address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
-def test_nobody_at_home() -> None:
-    address = closed()
-    with pytest.raises(EngineError, match=rf"no Ray cluster can be reached at {address} \(.*refused\); is the head"):
-        knock(address)
-
-
-SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"220 mail.example.org ESMTP\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x8d",  # status 404, by a proxy perhaps
-        SETTINGS_FRAME,
-    ],
-)
-def test_somebody_else_at_home(answer: bytes) -> None:
-    with listening(answer) as address, pytest.raises(EngineError, match=f"listens at {address} is no Ray cluster"):
-        knock(address)
-
-
-def test_somebody_who_speaks_grpc() -> None:
-    with listening(SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x88") as address:
-        knock(address)
-
-
-def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[knock.__module__], "ANSWER", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(EngineError, match=rf"no answer from {address} in 0.05 s"):
-            knock(address)
-
-
-@pytest.mark.parametrize("address", ["nonsense", "host:port"])
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(EngineError, match="is none; write host:6379 or auto"):
-        knock(address)
-
-
-def test_no_proxy() -> None:
-    with pytest.raises(EngineError, match=r"'ray://host:10001' leads to a proxy.*run this on a node of the cluster"):
-        knock("ray://host:10001")
-
-
-def test_auto_follows_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert _found() == "10.0.0.1:6379"
-    monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
-    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
-    with pytest.raises(EngineError, match="RAY_ADDRESS is not set, and none was started on this machine"):
-        _found()
-
-
-def test_settings_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from asyncsgd.engines.ray.cluster import _settings
-
-    for name in SETTINGS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    import os
-
-    with _settings():
-        assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "0"
-        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
-    assert "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO" not in os.environ
-
-
-def test_loopback_where_ray_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only while a cluster on loopback is reached: a driver on a real cluster needs the address of its node."""
-    import os
-
-    services = pytest.importorskip("ray._private.services")
-    monkeypatch.delenv(CLUSTERS, raising=False)
-    monkeypatch.setattr("ray._private.worker._global_node", None)  # another test may be connected
-    monkeypatch.setattr("ray._private.services.node_ip_address_from_perspective", lambda address: "10.1.2.3")
-    with loopback():
-        assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
-        assert os.environ[CLUSTERS] == "0"
-    assert services.resolve_ip_for_localhost("127.0.0.1") == "10.1.2.3"
-    assert CLUSTERS not in os.environ
 
 
 # ---------------------------------------------------------------------------------------------- words
@@ -240,6 +176,24 @@ def test_who_is_missing() -> None:
         "loads the task. Worker 3 cannot load the task: ModuleNotFoundError: No module named 'mine'. Ray was asked for "
         "nodes with 2 CPU, 1 big free; the cluster has 2 nodes with 1 of 8 CPU free."
     )
+
+
+def test_what_a_killed_server_leaves_behind_and_what_belongs_to_another() -> None:
+    ours, theirs = 7, 8
+    processes = {
+        1: ("init", 0, 1),
+        10: ("python", 1, ours),
+        11: ("raylet", 10, ours),
+        12: ("ray::Worker.compute", 11, ours),
+        13: ("ray::Worker.compute", 12, ours),  # a child of that worker, which has kept its name
+        20: ("ray::RuntimeEnvAgent", 1, ours),
+        21: ("ray::Worker", 20, ours),
+        22: ("ray::Worker", 99, ours),  # its parent has ended
+        30: ("ray::Worker", 1, theirs),
+        40: ("python", 20, ours),
+    }
+    assert orphans(ours, processes) == [20, 21, 22]
+    assert os.getpid() in living()
 
 
 def test_ray_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

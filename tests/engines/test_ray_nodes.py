@@ -17,6 +17,8 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import EngineError, Group
+from asyncsgd.engines.ray import knock
+from asyncsgd.engines.ray.knock import check_node
 from asyncsgd.run import Listener
 from asyncsgd.testing.bench import Bowl, WritingBowl
 
@@ -178,7 +180,7 @@ def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes,
         (lambda rows: False, nothing),
     )
     with pytest.raises(EngineError) as error:
-        play(stage, asgd.engines.ray(2, resources={"big": 1}, start_timeout=12, transport="float16"))
+        play(stage, asgd.engines.ray(2, resources={"big": 1}, start_timeout=30, transport="float16"))
     said = str(error.value)
     assert re.match(r"0 of the 1 workers that the run needs were there after \d+ s: workers 0, 1 wait for room", said)
     assert "Ray was asked for nodes with 1 CPU, 1 big free; the cluster has" in said  # what is left, once Ray knows it
@@ -204,6 +206,27 @@ class Heavy(Bowl):
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         return {}
+
+
+def test_a_machine_that_is_no_node_is_told_so_within_seconds(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_node(nodes.address)
+    monkeypatch.setattr(knock, "NEARBY", 0.5)
+    for found in (set(), {"ab" * 28}):  # no node at all, one of another cluster
+        monkeypatch.setattr("ray._private.services.find_node_ids", lambda found=found: found)
+        with pytest.raises(
+            EngineError, match=rf"no node of the Ray cluster at {nodes.address} .*`ray start --address="
+        ):
+            check_node(nodes.address)
+
+
+def test_another_process_of_ray_is_no_head_node(nodes: Nodes) -> None:
+    """It speaks gRPC too, and may have been given the port of a head node that is gone."""
+    import ray
+
+    knock.knock(nodes.address)
+    port = next(node["NodeManagerPort"] for node in ray.nodes() if node["Alive"])
+    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is no Ray cluster"):
+        knock.knock(f"127.0.0.1:{port}")
 
 
 def test_large_models_stay_in_memory(nodes: Nodes, tmp_path: Path) -> None:

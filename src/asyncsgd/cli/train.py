@@ -89,6 +89,9 @@ def train(
     transport: Annotated[
         str | None, typer.Option(metavar="float16|bfloat16", help="Send updates so.", rich_help_panel=RAY)
     ] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Send the modules in it to the nodes.", rich_help_panel=RAY)
+    ] = None,
 ) -> None:
     """Train with worker processes on this machine, or on a Ray cluster.
 
@@ -127,6 +130,7 @@ def train(
             resources=resource or [],
             at_least=at_least,
             transport=transport,
+            working_dir=working_dir,
         ),
     )
     cli.show(run, as_json=json)

@@ -129,6 +129,11 @@ class Engine(ABC):
         """Start the workers. ``x`` is a model like the one they will be sent: its length and dtype count."""
 
     @property
+    def opening(self) -> str | None:
+        """What to say before the workers start, where that takes many seconds; None: nothing."""
+        return None
+
+    @property
     def threads(self) -> int | list[int] | None:
         """Threads that a gradient is computed with, one number or one per worker, for the replay; None: not known."""
         return None

@@ -58,6 +58,7 @@ class Wishes:
     resources: list[str]
     at_least: int | None
     transport: str | None
+    working_dir: Path | None
 
     @property
     def engine(self) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class Wishes:
             "resources": settings(self.resources, "--resource", "NAME=AMOUNT, for instance big=1") or None,
             "at_least": self.at_least,
             "transport": self.transport,
+            "working_dir": None if self.working_dir is None else str(self.working_dir),
             "workers": self.workers,
             "slowdown": numbers("--slowdown", self.slowdown),
             "seconds": numbers("--seconds", self.seconds),

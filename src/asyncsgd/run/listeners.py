@@ -33,6 +33,9 @@ class Status:
 class Listener:
     """Base of those who want to hear; give the methods that you need. They are called in the server's own thread."""
 
+    def starting(self, words: str) -> None:
+        """The workers are about to be started, which takes a while: where. Comes before ``started``, if at all."""
+
     def started(self, config: Mapping[str, Any]) -> None:
         """The run begins, or goes on. Beside what run.json says, ``config`` has these keys.
 
@@ -70,6 +73,11 @@ class Terminal(Listener):
         self._bar: Progress | None = None
         self._every, self._next = every, every
         self._total = 0
+
+    def starting(self, words: str) -> None:
+        """Say so to whoever looks at the terminal."""
+        if self._console.is_terminal:
+            self.noted(words)
 
     def started(self, config: Mapping[str, Any]) -> None:
         """Begin to draw."""

@@ -39,6 +39,9 @@ class Loop:
         """Start the workers, loop, and sum up."""
         request = self._request
         checkpoint = self._look()
+        if request.engine.opening is not None:
+            for listener in self._listeners:
+                listener.starting(request.engine.opening)
         with request.engine.start(request.task, request.method.work, request.task.initial()) as crew:
             self._begin(crew, checkpoint)
             with Interrupts() as interrupts:

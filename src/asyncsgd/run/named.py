@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from asyncsgd.tasks.base import Task
 
 PYTHON = {"True": True, "False": False, "None": None}
 """What JSON writes in small letters: a text would pass for true."""
-ALIKE = {"workers", "num_cpus", "num_gpus", "resources", "threads"}
+NEEDS = ("num_cpus", "num_gpus", "resources", "threads")
 """What a command line says of workers is said of all of them."""
 
 
@@ -82,17 +83,33 @@ def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> En
             options["threads"] = options.pop("threads_each", None)
             return processes(**_known(processes, {**options, **changes}, "--engine ray"))
         case "ray":
-            groups = options.pop("groups", [])
-            if changes.keys() & ALIKE:  # one group from now on
-                alike = {**groups[0], **options} if len(groups) == 1 else options
-                return ray(**_known(ray, {**alike, **changes}, "--engine processes"))
-            if groups:
-                options["workers"] = [Group(**group) for group in groups]
-            return ray(**{**options, **changes})
+            return _on_ray(options, dict(changes))
     if "workers" not in changes:
         fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
         raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
     return processes(**_known(processes, dict(changes), "--engine ray"))
+
+
+def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
+    """Groups of workers stay what they are, but for what is said of all."""
+    groups = [Group(**group) for group in options.pop("groups", [])] or [Group(options["workers"])]
+    needs = {name: changes.pop(name) for name in NEEDS if name in changes}
+    workers = changes.pop("workers", None)
+    if workers is not None:
+        if len(groups) > 1 and not needs:
+            fix = "say what each of them needs too (--num-cpus, --num-gpus, --resource), or go on in Python with groups"
+            raise BadParameter("--workers", workers, f"does not say how many of each of the {len(groups)} groups", fix)
+        groups = [replace(groups[0] if len(groups) == 1 else Group(1), workers=workers)]
+    options["workers"] = [replace(group, **needs) for group in groups]
+    if "at_least" in options:
+        options["at_least"] = min(options["at_least"], sum(group.workers for group in groups))
+    options |= changes
+    directory = options.pop("working_dir", None)
+    if directory is not None:
+        if not os.path.isdir(directory):
+            raise BadParameter("--working-dir", directory, "is no directory", "pass the one that holds your modules")
+        options["runtime_env"] = {"working_dir": os.path.abspath(directory)}
+    return ray(**_known(ray, options, "--engine processes"))
 
 
 def _known(recipe: Callable[..., Engine], options: dict[str, Any], other: str) -> dict[str, Any]:

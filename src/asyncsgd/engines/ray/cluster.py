@@ -20,7 +20,7 @@ from typing import Any
 from asyncsgd.core.errors import UsageError
 from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.ray.engine import Ray
-from asyncsgd.engines.ray.knock import knock
+from asyncsgd.engines.ray.knock import check_connected, check_node, knock
 
 LOOPBACK = "127.0.0.1"
 LONGEST_FOLDER = 36
@@ -48,11 +48,14 @@ class Cluster:
         self._folder: Path | None = None
         self._watchman: subprocess.Popen[bytes] | None = None
         self._connected = False
+        self.environment: dict[str, Any] | None = None
+        """What Ray is to prepare for each worker; None: for the whole run, which it has been told already."""
         self._handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in place
         with _settings():
             self.ray = _imported()
             if self.ray.is_initialized():
-                _check_connected(self.ray, engine.address)
+                check_connected(self.ray, engine)
+                self.environment = dict(engine.runtime_env or {}) or None
                 return
             try:
                 if engine.address is None:
@@ -82,7 +85,7 @@ class Cluster:
             include_dashboard=False,
             _node_ip_address=LOOPBACK,
             _temp_dir=str(self._folder / "ray"),
-            log_to_driver=engine.logs,
+            **_common(engine),
         )
         self._watch()
         missing = graphics - self.ray.cluster_resources().get("GPU", 0.0)
@@ -124,7 +127,8 @@ class Cluster:
         complaint = f"the Ray cluster at {address} did not take us in"
         near = address.rpartition(":")[0] in (LOOPBACK, "localhost", "[::1]")
         with loopback() if near else nullcontext():
-            self._init(complaint, address=address, log_to_driver=engine.logs)
+            check_node(address)
+            self._init(complaint, address=address, **_common(engine))
 
     def _init(self, complaint: str, **options: Any) -> None:
         self._connected = True
@@ -212,15 +216,10 @@ def _imported() -> Any:
     return ray
 
 
-def _check_connected(ray: Any, address: str | None) -> None:
-    if address is None or address == "auto":
-        return
-    here = ray.get_runtime_context().gcs_address
-    if address != here:
-        raise UsageError(
-            f"address = {address!r}, but this process is connected to the Ray cluster at {here}; leave the address "
-            "out, or call ray.shutdown() first"
-        )
+def _common(engine: Ray) -> dict[str, Any]:
+    """What Ray is told however it is reached. A local directory is sent along only if it is said here."""
+    environment = engine.runtime_env
+    return {"log_to_driver": engine.logs, "runtime_env": None if environment is None else dict(environment)}
 
 
 def _found() -> str:

@@ -118,7 +118,8 @@ class RayCrew(Crew):
     # ------------------------------------------------------------------------------------------ beginnings
 
     def _hire(self, member: Member) -> None:
-        group, environment = member.group, self._engine.runtime_env
+        assert self._cluster is not None
+        group = member.group
         member.actor = self._actors.options(
             num_cpus=group.num_cpus,
             num_gpus=group.num_gpus,
@@ -126,7 +127,7 @@ class RayCrew(Crew):
             max_restarts=0,  # another actor takes the place of a dead one, so that nothing of it lives on
             max_task_retries=0,
             enable_task_events=False,
-            runtime_env=None if environment is None else dict(environment),
+            runtime_env=self._cluster.environment,
         ).remote()
         member.compute = member.actor.compute
         self._desk.note(Call(member, "hello"), member.actor.hello.remote())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -90,15 +91,28 @@ class Ray(Engine):
         each = [group.threads_each for group in self.group]
         return each[0] if len(set(each)) == 1 else each
 
+    @property
+    def opening(self) -> str:
+        if self.address is None:
+            return "starting Ray on this machine"
+        return "looking for the Ray cluster" if self.address == "auto" else f"calling the Ray cluster at {self.address}"
+
     def start(self, task: Task, work: Work, x: Vector) -> Crew:
         from asyncsgd.engines.ray.crew import RayCrew
 
         return RayCrew(self, task, work, x)
 
+    @property
+    def _working_dir(self) -> str | None:
+        """The directory of this machine that is sent along."""
+        directory = str((self.runtime_env or {}).get("working_dir", ""))
+        return os.path.abspath(directory) if directory and "://" not in directory else None
+
     def describe(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values |= {"groups": [asdict(group) for group in self.groups]}
         del values["runtime_env"]  # it may hold passwords, and run.json is for everybody to read
+        values["working_dir"] = self._working_dir
         return {"engine": "ray", **{k: v for k, v in values.items() if v is not None}}
 
 
@@ -127,9 +141,9 @@ def ray(
 
     Args:
         workers: How many at most, or one or more `Group` of them where their needs differ.
-        address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``), ``"host:6379"`` for
-            another; None: the one that this process is connected to, or else Ray is started here, for this run
-            alone, on loopback and without a dashboard.
+        address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``), ``"host:6379"`` where
+            it belongs to several: this machine must be a node of it. None: the cluster that this process is connected
+            to, or else Ray is started here, for this run alone, on loopback and without a dashboard.
         num_cpus: Processors of each worker, as Ray counts them; by default 1.
         num_gpus: Graphics processors of each worker; a fraction shares one.
         resources: Custom resources of each worker, named as the nodes name them: ``{"big": 1}``.

@@ -1,16 +1,23 @@
-"""Whether a Ray cluster answers at an address, before Ray itself tries for two minutes."""
+"""Whether a Ray cluster answers at an address and this machine is a node of it, before Ray itself tries for minutes."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from asyncsgd.core.errors import UsageError
 from asyncsgd.engines.base import EngineError
+from asyncsgd.engines.ray.engine import Ray
 
 ANSWER = 5.0
 """Seconds in which whoever listens at an address must answer. Ray itself tries for 107."""
+NEARBY = 5.0
+"""Seconds in which a node of the cluster must be found on this machine. Ray itself looks for 60."""
 LONGEST_FRAME = 2**14
+UNKNOWN_CALL = b"grpc-status\x0212"
+"""The status by which a server of gRPC says that it does not know the call, as it is written in a header."""
 
 
 def knock(address: str) -> None:
@@ -29,8 +36,11 @@ def knock(address: str) -> None:
             if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
                 line.sendall(_hello(f"{host}:{port}"))
                 with line.makefile("rb") as answer:
-                    if not _speaks_grpc(answer):
-                        raise EngineError(f"whoever listens at {host}:{port} is no Ray cluster; check the address")
+                    if not _knows_the_call(answer):
+                        raise EngineError(
+                            f"whoever listens at {host}:{port} is no Ray cluster; check the address, which may be that "
+                            "of a cluster that is gone"
+                        )
     except TimeoutError as error:
         raise EngineError(f"no answer from {host}:{port} in {ANSWER:g} s; {hint}") from error
     except OSError as error:
@@ -56,13 +66,56 @@ def _hello(authority: str) -> bytes:
     return opening + frame(1, 4, 1, headers) + frame(0, 1, 1, bytes(5))
 
 
-def _speaks_grpc(answer: BinaryIO) -> bool:
-    """Whether the call is answered by status 200, as every server of gRPC does, whatever it thinks of the call."""
+def _knows_the_call(answer: BinaryIO) -> bool:
+    """Whether the call is answered by status 200, as every server of gRPC does, and was not unknown there.
+
+    Other processes of Ray speak gRPC too, and one may have been given the port of a head node that is gone.
+    """
     while len(start := answer.read(9)) == 9:
         length, kind = int.from_bytes(start[:3], "big"), start[3]
         if length > LONGEST_FRAME:
             return False  # no HTTP/2
         content = answer.read(length)
         if kind == 1:  # headers, the status first: 0x88 is 200 in the table of HTTP/2
-            return content[:1] == b"\x88"
+            return content[:1] == b"\x88" and UNKNOWN_CALL not in content
     return False
+
+
+def check_node(address: str) -> None:
+    """Whether a node of the cluster runs on this machine: Ray takes in nobody else."""
+    try:
+        services: Any = importlib.import_module("ray._private.services")
+        head = services.GcsClient(address=address)
+        services.get_node_to_connect_for_driver(head, timeout_seconds=NEARBY)
+    except (ImportError, AttributeError, TypeError):
+        return  # a Ray that has other names inside: it finds out by itself, only later
+    except RuntimeError as error:
+        raise EngineError(
+            f"this machine is no node of the Ray cluster at {address} ({error}); make it one with `ray start "
+            f"--address={address}`, or train on a node of the cluster"
+        ) from error
+
+
+def check_connected(ray: Any, engine: Ray) -> None:
+    """Whether the cluster that this process is connected to is the one that was asked for."""
+    here = ray.get_runtime_context().gcs_address
+    if engine.address not in (None, "auto") and _place(engine.address) != _place(here):
+        raise UsageError(
+            f"address = {engine.address!r}, but this process is connected to the Ray cluster at {here}; leave the "
+            "address out, or call ray.shutdown() first"
+        )
+    directory = str((engine.runtime_env or {}).get("working_dir", ""))
+    if directory and "://" not in directory:
+        raise UsageError(
+            f"working_dir = {directory!r} cannot be sent along any more, as this process is connected to Ray already; "
+            "pass runtime_env to ray.init(...), or call ray.shutdown() first"
+        )
+
+
+def _place(address: str) -> tuple[str, str]:
+    """(number of the machine, port), whatever it is called; as it is written, if the name is unknown."""
+    host, _, port = address.rpartition(":")
+    try:
+        return str(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][4][0]), port
+    except OSError:
+        return host, port

@@ -1,0 +1,159 @@
+"""Whether a cluster can be reached, what is said if not, and what Ray is told meanwhile; none is started here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from asyncsgd.core.errors import UsageError
+from asyncsgd.engines import EngineError, ray
+from asyncsgd.engines.ray.cluster import CLUSTERS, SETTINGS, _found, _settings, loopback
+from asyncsgd.engines.ray.knock import check_connected, check_node, knock
+
+
+@contextmanager
+def listening(answer: bytes) -> Iterator[str]:
+    """Somebody who says the same to everyone; the address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            line, _ = server.accept()
+            with line:
+                line.recv(1000)
+                line.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            thread.join()
+
+
+def closed() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_nobody_at_home() -> None:
+    address = closed()
+    with pytest.raises(EngineError, match=rf"no Ray cluster can be reached at {address} \(.*refused\); is the head"):
+        knock(address)
+
+
+SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"220 mail.example.org ESMTP\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x8d",  # status 404, by a proxy perhaps
+        SETTINGS_FRAME,
+        SETTINGS_FRAME + b"\0\0\x11\x01\x05\0\0\0\x01\x88@\x0bgrpc-status\x0212",  # gRPC, but it does not know the call
+    ],
+)
+def test_somebody_else_at_home(answer: bytes) -> None:
+    with listening(answer) as address, pytest.raises(EngineError, match=f"listens at {address} is no Ray cluster"):
+        knock(address)
+
+
+def test_somebody_who_speaks_grpc() -> None:
+    with listening(SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x88") as address:
+        knock(address)
+
+
+def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[knock.__module__], "ANSWER", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(EngineError, match=rf"no answer from {address} in 0.05 s"):
+            knock(address)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:port"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(EngineError, match="is none; write host:6379 or auto"):
+        knock(address)
+
+
+def test_no_proxy() -> None:
+    with pytest.raises(EngineError, match=r"'ray://host:10001' leads to a proxy.*run this on a node of the cluster"):
+        knock("ray://host:10001")
+
+
+def test_auto_follows_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert _found() == "10.0.0.1:6379"
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
+    with pytest.raises(EngineError, match="RAY_ADDRESS is not set, and none was started on this machine"):
+        _found()
+
+
+def test_settings_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    with _settings():
+        assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "0"
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"
+    assert "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO" not in os.environ
+
+
+def test_loopback_where_ray_was_imported_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only while a cluster on loopback is reached: a driver on a real cluster needs the address of its node."""
+    services = pytest.importorskip("ray._private.services")
+    monkeypatch.delenv(CLUSTERS, raising=False)
+    monkeypatch.setattr("ray._private.worker._global_node", None)  # another test may be connected
+    monkeypatch.setattr("ray._private.services.node_ip_address_from_perspective", lambda address: "10.1.2.3")
+    with loopback():
+        assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
+        assert os.environ[CLUSTERS] == "0"
+    assert services.resolve_ip_for_localhost("127.0.0.1") == "10.1.2.3"
+    assert CLUSTERS not in os.environ
+
+
+def test_a_ray_that_has_other_names_inside_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace())
+    check_node("127.0.0.1:6379")
+
+
+# ---------------------------------------------------------------------------------------------- connected already
+
+
+def connected(address: str) -> Any:
+    """A Ray that is."""
+    return SimpleNamespace(get_runtime_context=lambda: SimpleNamespace(gcs_address=address))
+
+
+@pytest.mark.parametrize("address", [None, "auto", "127.0.0.1:6379", "localhost:6379"])
+def test_the_cluster_that_was_asked_for_whatever_it_is_called(address: str | None) -> None:
+    check_connected(connected("127.0.0.1:6379"), ray(2, address=address))
+
+
+@pytest.mark.parametrize("address", ["localhost:6380", "127.0.0.2:6379"])
+def test_another_cluster(address: str) -> None:
+    with pytest.raises(UsageError, match=r"but this process is connected to the Ray cluster at 127\.0\.0\.1:6379"):
+        check_connected(connected("127.0.0.1:6379"), ray(2, address=address))
+
+
+def test_a_directory_is_sent_along_only_when_a_connection_is_made() -> None:
+    here = connected("127.0.0.1:6379")
+    check_connected(here, ray(2, runtime_env={"working_dir": "https://example.org/it.zip", "pip": ["einops"]}))
+    with pytest.raises(
+        UsageError, match=r"working_dir = '\.' cannot be sent along any more.*pass runtime_env to ray.init"
+    ):
+        check_connected(here, ray(2, runtime_env={"working_dir": "."}))
