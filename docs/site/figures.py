@@ -22,7 +22,8 @@ def table(name: str, results: Path) -> str:
     figures = json.loads(results.read_text(encoding="utf-8"))
     machine = figures["machine"]
     measured = f"Median of {figures['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).\n"
-    return "\n".join([*{"simulate": _simulate, "engines": _engines, "flower": _flower}[name](figures), "", measured])
+    drawn = {"simulate": _simulate, "engines": _engines, "flower": _flower, "peers": _peers}[name](figures)
+    return "\n".join([*drawn, "", measured])
 
 
 def _simulate(figures: dict[str, Any]) -> list[str]:
@@ -78,6 +79,15 @@ def _flower(figures: dict[str, Any]) -> list[str]:
                 cells = [f"{_time(row[name]['processor'])}, {_time(row[name]['seconds'])}" for row in sizes.values()]
                 rows.append(f"| {name} | " + " | ".join(cells) + " |")
             rows.append("")
+    return rows
+
+
+def _peers(figures: dict[str, Any]) -> list[str]:
+    """Seconds per 1000 updates, and how many times as fast as the peer."""
+    rows = ["| | seconds per 1000 updates | times as fast |", "|---|--:|--:|"]
+    for name, seconds in figures["seconds per 1000 updates"].items():
+        fast = figures["times as fast as FLGo"].get(name)
+        rows.append(f"| {name} | {seconds:.2g} | {'–' if fast is None else _short(fast)} |")
     return rows
 
 

@@ -49,6 +49,14 @@ def test_the_engines_figures_have_a_row_per_contestant(figures, tmp_path):
     assert "- 0.05 s: from kill to joined" in table
 
 
+def test_a_peers_figures_are_those_of_the_file(figures):
+    path = ROOT / "benchmarks/peers/results.json"
+    results, table = json.loads(path.read_text(encoding="utf-8")), figures.table("peers", path)
+    seconds, fast = results["seconds per 1000 updates"], results["times as fast as FLGo"]
+    assert f"| FLGo | {seconds['FLGo']:.2g} | – |" in table
+    assert all(f"| {name} | {seconds[name]:.2g} | " in table for name in fast)
+
+
 def test_what_was_not_measured_is_said(figures, tmp_path):
     page = figures.filled("before\n<!-- figures: engines -->\nafter", tmp_path)
     assert page == "before\n*Not measured yet: run `make bench-engines`.*\nafter"

@@ -11,6 +11,8 @@ import threading
 from itertools import count
 from pathlib import Path
 
+LAPTOP, PHONE = 1280, 400
+"""Widths to look at pages in."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 LAUNCH = """
 import fcntl, os, sys

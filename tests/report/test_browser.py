@@ -4,53 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from report.browser import Browser, installed
-from report.material import begins, stormy
-from report.test_page import EVIL
+from report.browser import LAPTOP, PHONE, installed
+from report.material import begins
 
 import asyncsgd as asgd
-from asyncsgd.report.compose import compose
-from asyncsgd.report.sources import gather
-from asyncsgd.report.subject import Subject
-from asyncsgd.trace import Trace
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="needs Chromium; get it with: apt-get install chromium")
 
 LINE = "asyncsgd.timelines[0]"
-LAPTOP, PHONE = 1280, 400
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def storm():
-    return stormy(400, workers=6, concurrency=11)
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory, storm):
-    """One page of every kind."""
-    task = asgd.tasks.quadratic(workers=4, noise=0.1)
-    speeds = asgd.durations.exponential([1.0, 1.0, 2.0, 9.0])
-    methods = [asgd.minibatch_sgd(0.05), asgd.delay_adaptive(0.02), asgd.federated_async_sgd(0.01, concurrency=8)]
-    runs = {method.name: asgd.simulate(task, method, speeds, iterations=600) for method in methods}
-    metrics = {"iteration": np.arange(2.0), "time": np.arange(2.0), EVIL: np.array([1.0, 0.5])}
-    history = Trace.from_history(workers=[0, 1, 1, 0], assigned=[0, 0, 1, 3], arrived=[2, 0, 1, -1])
-    found = {
-        "one": compose(gather(runs["delay_adaptive"], task)),
-        "several": compose(gather({**runs, **{f"run {k}": runs["delay_adaptive"] for k in range(6)}})),
-        "storm": compose(gather(storm)),
-        "no clock": compose(gather(history)),
-        "two clocks": compose(gather([history, storm])),
-        "nothing": compose(gather(Trace.from_history(workers=[], assigned=[], arrived=[]))),
-        "evil": compose([Subject(EVIL, storm, metrics, method=EVIL, recipe=EVIL, config={EVIL: EVIL})] * 2),
-    }
-    folder = tmp_path_factory.mktemp("pages")
-    return {name: page.write(folder / f"{name}.html") for name, page in found.items()}
 
 
 def look(browser):
@@ -110,15 +71,6 @@ def test_it_loads_without_a_complaint_or_a_request(browser, pages, name, width, 
     assert browser.requests() == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
-
-
-def test_pages_with_figures_are_not_hindered_by_the_policy(browser, tmp_path):
-    pytest.importorskip("matplotlib")
-    page = asgd.plan([[1.0, 1.2], [1.1, 0.9], [7.0, 9.0]]).page(tmp_path / "plan.html")
-    browser.open(page)
-    assert browser.errors() == []
-    assert browser.requests() == []
-    assert browser.evaluate("document.querySelectorAll('figure svg').length") == 3
 
 
 def test_a_complaint_and_a_request_would_be_seen(browser, tmp_path):
@@ -376,81 +328,6 @@ def test_keys_zoom_and_pan(browser, pages):
     assert look(browser)[1] == high
     browser.key("Home")
     assert look(browser)[0] == low
-
-
-# ---------------------------------------------------------------------------------------------- charts and tables
-
-
-def test_charts_read_off_values(browser, pages):
-    browser.open(pages["one"])
-    chart = "asyncsgd.charts.find((chart) => chart.spec.title === 'loss')"
-    line = json.loads(browser.evaluate(f"JSON.stringify({chart}.spec.lines[0])"))
-    browser.evaluate(f"{chart}.svg.focus()")
-    browser.key("ArrowRight")
-    browser.key("ArrowRight")
-    said = browser.evaluate(f"{chart}.spoken.textContent")
-    assert float(said.split()[0].replace(",", "")) == pytest.approx(line["value"][1], rel=1e-3)
-    assert said.endswith(f"at {line['iteration'][1]:.0f}")
-    last = line["iteration"][-1]
-    x, y = browser.evaluate(
-        f"(({{left, top}}) => [left + {chart}.x({last}), top + 40])({chart}.svg.getBoundingClientRect())"
-    )
-    browser.mouse("moved", x, y)
-    tip = browser.evaluate(f"{chart}.tip.textContent")
-    assert float(tip.split()[0].replace(",", "")) == pytest.approx(line["value"][-1], rel=1e-3)
-
-
-def test_charts_run_over_seconds_too(browser, pages):
-    browser.open(pages["one"])
-    before = browser.evaluate("asyncsgd.charts[0].svg.innerHTML")
-    browser.evaluate(
-        "[...document.querySelectorAll('.choice button')].find((b) => b.textContent === 'seconds').click()"
-    )
-    assert browser.evaluate("asyncsgd.charts[0].svg.innerHTML") != before
-    assert browser.evaluate("asyncsgd.charts[0].svg.querySelector('.name').textContent") == "time"
-    assert browser.evaluate("document.querySelector('.choice [aria-pressed=true]').textContent") == "seconds"
-
-
-def test_runs_can_be_hidden(browser, pages):
-    browser.open(pages["several"])
-    lines = "asyncsgd.charts[0].svg.querySelectorAll('.line').length"
-    assert browser.evaluate(lines) == 9
-    browser.evaluate("document.querySelector('.legend [data-run=\"1\"]').click()")
-    assert browser.evaluate(lines) == 8
-    pressed = "[...document.querySelectorAll('.legend [data-run=\"1\"]')].map((b) => b.getAttribute('aria-pressed'))"
-    assert set(browser.evaluate(pressed)) == {"false"}
-
-
-def test_values_stay_inside_a_phone(browser, pages):
-    browser.open(pages["several"], width=PHONE, touch=True)
-    for part in (0.2, 0.5, 0.8):
-        browser.evaluate(f"asyncsgd.charts.forEach((chart) => chart.point({part} * chart.width))")
-        assert browser.evaluate("document.documentElement.scrollWidth") <= PHONE
-
-
-def test_bars_count_the_trace_s_delays(browser, pages, storm):
-    browser.open(pages["storm"])
-    bars = "asyncsgd.charts.find((chart) => chart.spec.ranges)"
-    ranges = browser.evaluate(f"{bars}.spec.ranges")
-    browser.evaluate(f"{bars}.svg.focus()")
-    delays = storm.delays.values
-    for first, last in ranges[:4]:
-        browser.key("ArrowRight")
-        count = int(((delays >= first) & (delays <= last)).sum())
-        assert f"{count:,} jobs" in browser.evaluate(f"{bars}.spoken.textContent")
-
-
-def test_tables_are_sorted_by_a_click(browser, pages):
-    browser.open(pages["storm"])
-    column = (
-        "[...document.querySelectorAll('table.sortable tbody tr')].map((row) => Number(row.cells[1].dataset.value))"
-    )
-    jobs = browser.evaluate(column)
-    click = "document.querySelectorAll('table.sortable th button')[1].click()"
-    browser.evaluate(click)
-    assert browser.evaluate(column) == sorted(jobs, reverse=True)
-    browser.evaluate(click)
-    assert browser.evaluate(column) == sorted(jobs)
 
 
 # ---------------------------------------------------------------------------------------------- many

@@ -139,14 +139,14 @@ def _smallest(task: Any) -> tuple[float, str]:
 def _mean(subject: Subject, bound: Bound, squares: Floats) -> tuple[str, float]:
     """The mean that a theorem speaks of; in Theorem 2 an iterate weighs as much as the step that follows it.
 
-    Where not every iterate was evaluated, one stands for those up to the next.
+    Between evaluations it is taken to lie on a straight line.
     """
-    if bound.theorem != "Theorem 2":
-        return "mean ‖∇f‖²", float(squares.mean())
-    at = np.asarray(subject.metrics["iteration"], np.int64)
-    before = at < subject.trace.iterations
-    weights = np.add.reduceat(subject.trace.step, at[before])
-    return "mean ‖∇f‖², weighted by the steps", float(np.average(squares[before], weights=weights))
+    trace, weighted = subject.trace, bound.theorem == "Theorem 2"
+    name = "mean ‖∇f‖², weighted by the steps" if weighted else "mean ‖∇f‖²"
+    weights = trace.step if weighted else np.ones(trace.iterations)
+    passed = np.concatenate([[0.0], np.cumsum(weights)])[subject.metrics["iteration"].astype(int)]
+    long = float(passed[-1] - passed[0])
+    return name, float(np.trapezoid(squares, passed)) / long if long else float(squares.mean())
 
 
 def _theorem(subject: Subject, gap: float, step: float) -> Bound | None:

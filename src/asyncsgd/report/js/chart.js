@@ -41,15 +41,25 @@ class Chart extends Plot {
       parts.push(this.below(this.x(tick), words));
     }
     parts.push(...this.floor(this.seconds ? "time" : "iterations"));
-    const labels = []; // above the lines, so that they can be read
-    marks.forEach((mark, place) => {
-      const y = this.y(mark.y), [x, anchor] = place % 2 ? [box.left + 4, "start"] : [box.right, "end"];
-      parts.push(draw("line", { class: "mark", x1: box.left, x2: box.right, y1: y, y2: y }));
-      labels.push(draw("text", { class: "mark", x, y: y - 4, "text-anchor": anchor }, mark.label));
-    });
+    marks.forEach(({ y }) =>
+      parts.push(draw("line", { class: "mark", x1: box.left, x2: box.right, y1: this.y(y), y2: this.y(y) })));
     this.lines.forEach((line) => parts.push(...this.line(line)));
-    parts.push(...labels);
+    parts.push(...this.labels(marks)); // above the lines, so that they can be read
     this.show(parts, this.summary());
+  }
+
+  // The names of levels, each in the first of four columns in which none is so near that they would touch.
+  labels(marks) {
+    const { left, right } = this.box, tall = 15;
+    const columns = [[right, "end"], [left + 4, "start"], [left + 0.64 * (right - left), "middle"],
+      [left + 0.36 * (right - left), "middle"]].map(([x, anchor]) => ({ x, anchor, taken: [] }));
+    return marks.map(({ y, label }) => {
+      const at = Math.max(12, this.y(y) - 4);
+      const free = columns.find(({ taken }) => taken.every((other) => Math.abs(other - at) >= tall));
+      const { x, anchor, taken } = free || columns[0];
+      taken.push(at);
+      return draw("text", { class: "mark", x, y: at, "text-anchor": anchor }, label);
+    });
   }
 
   scale(marks) {

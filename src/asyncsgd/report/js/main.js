@@ -10,9 +10,20 @@ function metricCharts(host, data, shared) {
   }
 }
 
+// Levels of a chart, with one label for those that read the same.
+function together(named) {
+  const found = new Map();
+  for (const [name, y] of named.filter(([, y]) => y !== null)) {
+    const words = formatNumber(y);
+    if (found.has(words)) found.get(words).names.push(name);
+    else found.set(words, { y, names: [name] });
+  }
+  return [...found].map(([words, { y, names }]) => ({ y, label: `${names.join(", ")} ${words}` }));
+}
+
 function delayCharts(host, data, shared) {
   const alone = data.runs.length === 1 ? data.runs[0].delays : null;
-  const { average = null, maximum, concurrency } = alone || {};
+  const { average = null, maximum, concurrency, mean_concurrency } = alone || {};
   const marks = average === null ? [] : [
     { x: average, label: `τ avg ${formatNumber(average)}` },
     { x: maximum, label: `τ max ${formatNumber(maximum)}` },
@@ -22,7 +33,8 @@ function delayCharts(host, data, shared) {
   host.append(new Bars({ ...words, ranges: data.ranges, lines: counts, marks }, shared).element);
   const plain = alone ? {} : { low: null, high: null };  // shades of several runs would hide each other
   const lines = data.runs.map(({ name, delay }, run) => ({ run, name, ...delay, ...plain }));
-  const levels = alone ? [{ y: average, label: "τ avg" }, { y: concurrency, label: "τ C" }] : [];
+  const named = [["τ avg", average], ["τ max", maximum], ["τ C", concurrency], ["τ̄ C", mean_concurrency]];
+  const levels = alone ? together(named) : [];
   const note = alone ? RANGE : "Means of consecutive updates";
   host.append(new Chart({ title: "Delay over the run", note, log: false, lines, marks: levels }, shared).element);
 }
