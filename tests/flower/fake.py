@@ -102,7 +102,8 @@ class FakeGrid(Grid):
                 here = message.metadata.dst_node_id in self.online
             answer: Any = None
             try:
-                answer = self.clients[message.metadata.dst_node_id](message) if here else Error(5, "offline")
+                client = self.clients[message.metadata.dst_node_id] if here else from_superlink(5)
+                answer = client(message)
                 replies += as_messages(answer, message)
             finally:
                 with self._lock:
@@ -149,6 +150,17 @@ def towards(target: float, rate: float = 0.5) -> Client:
             for name, values in arrays.items()
         }
         return reply(record(**moved), {"loss": loss})
+
+    return client
+
+
+def from_superlink(code: int, reason: str = "why") -> Client:
+    """What the SuperLink says in place of a reply: sender and receiver are itself."""
+
+    def client(message: Message) -> Message:
+        said = Message(Error(code, reason), reply_to=message)
+        said.metadata.__dict__["_src_node_id"] = said.metadata.dst_node_id
+        return said
 
     return client
 

@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.desk import FOREVER, Desk, desk
-from flower.fake import Client, Held, failing, towards
+from flower.fake import Client, Held, failing, from_superlink, towards
 from flwr.app import Error
 
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
-from asyncsgd.engines.base import Died, EngineError, Failed, Noted
+from asyncsgd.engines.base import Died, EngineError, Failed, Noted, Rejected
 from asyncsgd.engines.flower import Clients
 
 
@@ -34,10 +34,30 @@ def joined(here: Desk, worker: int) -> int:
     ],
 )
 def test_every_error_code_ends_the_job(code: int, kind: type, words: str) -> None:
-    with desk(lambda m: Error(code, "why")) as here:
+    with desk(from_superlink(code) if kind is Lost else lambda m: Error(code, "why")) as here:
         report = here.expect(kind, job=here.give(0))
         said = report.error if kind is Failed else here.of(Noted, event="unanswered")[0].message
         assert said == words
+
+
+@pytest.mark.parametrize("code", [-1, 3, 4, 5])
+def test_what_only_the_superlink_can_know_is_not_believed_of_a_client(code: int) -> None:
+    with desk(lambda m: Error(code, "why"), towards(1.0), rules=Clients(max_failures=2, pause=FOREVER)) as here:
+        for _ in range(2):
+            refused = here.expect(Rejected, job=here.give(0))
+            assert refused.reason == f"it sent error {code}, which is the SuperLink's to send"
+        assert here.expect(Noted, event="left_out").details["worker"] == 0
+        assert not here.of(Died)
+
+
+def test_who_is_said_to_be_offline_again_and_again_and_is_not_is_left_out() -> None:
+    """A reply's sender can be forged: whether a client is connected is seen at the next look."""
+    with desk(from_superlink(5), towards(1.0), rules=Clients(max_failures=2, pause=FOREVER)) as here:
+        for times in (1, 2):
+            here.until(lambda times=times: joined(here, 0) == times, "its return")
+            here.give(0)
+        out = here.expect(Noted, event="left_out")
+        assert (out.details["worker"], out.details["reason"]) == (0, "it was said to be offline, and is connected")
 
 
 def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
@@ -101,6 +121,14 @@ def test_if_the_run_is_over_for_flower_the_error_says_how_to_go_on() -> None:
         here.grid.dead = RunNotRunning("stopped")
         with pytest.raises(EngineError, match=r"Flower's run has ended \(RunNotRunning: stopped\); .*resume=True"):
             here.expect(Arrived, job=here.give(0))
+
+
+def test_a_message_that_cannot_be_made_is_not_flowers_fault() -> None:
+    with (
+        desk(towards(1.0), train_config={"lr": object()}) as here,
+        pytest.raises(EngineError, match=r"no message to client 0 could be made \(TypeError: .*\); mend what is sent"),
+    ):
+        here.expect(Arrived, job=here.give(0))
 
 
 def test_trouble_on_the_way_to_the_superlink_is_said_once_and_survived() -> None:

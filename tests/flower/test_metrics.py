@@ -22,6 +22,11 @@ def test_anything_may_be_said(records: dict[str, dict[str, Any]]) -> None:
     if told is not None:
         assert told.weight > 0
         assert np.isfinite(list(told.values.values())).all()
+        means = Means()
+        for worker in range(3):
+            means.add(worker, told)
+        row = means.row()
+        assert np.isfinite([*row["metrics"].values(), row["examples"]]).all()
         assert all(len(name) <= 100 and name.isprintable() for name in told.values)
 
 
@@ -41,7 +46,12 @@ def test_means_are_weighted(told: list[tuple[int, float]]) -> None:
     "record",
     [
         {"num-examples": 0, "loss": 1.0},
+        {"num-examples": -5, "loss": 1.0},
         {"num-examples": float("inf"), "loss": 1.0},
+        {"num-examples": float("nan"), "loss": 1.0},
+        {"num-examples": 10**400, "loss": 1.0},
+        {"num-examples": 10**12, "loss": 1.0},
+        {"num-examples": 1, "loss": 1e300},
         {"num-examples": 1, "loss": float("nan")},
         {"num-examples": 1, "\x1b[2J": 1.0},
         {"num-examples": 1, **{str(n): 1.0 for n in range(MOST + 1)}},

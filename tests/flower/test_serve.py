@@ -176,6 +176,26 @@ def test_a_target_ends_the_run() -> None:
     assert run.trace.iterations < 1000
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_evaluation_may_say_nothing_at_times(private: bool, tmp_path: Path) -> None:
+    """As Flower's evaluate_fn: at first, at the end, or always."""
+
+    def sometimes(iteration: int, arrays: ArrayRecord) -> dict[str, float] | None:
+        asked.append(iteration)
+        return {"loss": 1.0} if iteration in (4, 8) else None
+
+    asked: list[int] = []
+    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0) if private else asgd.async_sgd(0.1)
+    options: dict[str, Any] = {"iterations": 10, "every": 2, **QUIET}
+    run = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=sometimes, until="loss <= 0", **options)
+    assert asked == [0, 2, 4, 6, 8, 10]
+    assert run.metrics["iteration"].tolist() == [4, 8]
+    assert list(run.metrics) == ["iteration", "time", "loss", *(["epsilon"] if private else [])]
+    never = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=lambda t, a: None, directory=tmp_path / "run", **options)
+    assert never.trace.iterations == 10
+    assert "run" in asgd.report.write(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
+
+
 def test_metrics_must_keep_their_names() -> None:
     names = iter(["a", "a", "b"])
     with pytest.raises(BadParameter, match=r"evaluate = \['b'\] names other metrics than before; return \['a'\] every"):
@@ -202,6 +222,9 @@ def test_metrics_must_keep_their_names() -> None:
         ({"keep_updates": True}, "keep_updates = True needs a place on disk"),
         ({"initial_arrays": [np.zeros(2)]}, "is no ArrayRecord"),
         ({"seed": "x"}, "seed = 'x' is no integer"),
+        ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
+        ({"train_config": 0.1}, "train_config = 0.1 is a float; pass a dict"),
+        ({"evaluate_clients": {"k": None}}, r"evaluate_clients\['k'\] = None cannot be sent by Flower; pass numbers"),
         ({"clients": Clients(queue=2)}, "queue = 2 has no meaning with async_sgd"),
         ({"method": asgd.over_selection(1.0, goal=5), "clients": Clients(minimum=2)}, "can never be reached by 2"),
     ],

@@ -6,21 +6,20 @@ import secrets
 import signal
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.dispatch import FirstOf
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
-from asyncsgd.core.work import Gradient
 from asyncsgd.engines.flower import Clients, Flower
 from asyncsgd.engines.flower.layout import STATISTICS, Layout
-from asyncsgd.flower.privacy import Accountant, Privacy, watched
-from asyncsgd.flower.queues import bias_of, bounded, may_queue
+from asyncsgd.engines.flower.roster import is_simulated
+from asyncsgd.flower.preparing import check_flower, choose_seed, make_private, prepare, sendable
+from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
-from asyncsgd.run.directory import RunDirectory, read_config, read_lines
+from asyncsgd.run.directory import RunDirectory, read_lines
 from asyncsgd.run.listeners import Listener, Terminal
 from asyncsgd.run.loop import Loop
 from asyncsgd.run.request import Request
@@ -91,7 +90,7 @@ def serve(
         train_config: Sent along with every job, a ``ConfigRecord`` or a dict; ``"server-round"`` is added to it, the
             version of the model plus 1.
         evaluate: ``evaluate(iteration, arrays)``, called by the server every so many iterations; like a strategy's
-            ``evaluate_fn`` it returns metrics, or None.
+            ``evaluate_fn`` it returns metrics, the same ones every time, or None: then nothing is recorded this time.
         evaluate_clients: Whether clients evaluate too, beside their training; a dict is sent along.
         directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
             its own. None: nothing is written.
@@ -111,7 +110,7 @@ def serve(
         listeners: Who else is told: see `asyncsgd.run.Listener`.
         progress: Whether to say how it goes.
     """
-    _check_flower()
+    check_flower()
     rules = Clients() if clients is None else clients
     for name, value in (("iterations", iterations), ("keep", keep)):
         count(name, value)
@@ -128,15 +127,19 @@ def serve(
     if not isinstance(initial_arrays, Mapping):
         kind = type(initial_arrays).__name__
         raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
+    configs = [
+        sendable("train_config", train_config or {}),
+        sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
+    ]
     layout = Layout.of(initial_arrays, statistics)
     x, carried = layout.split(initial_arrays)
-    prepared = _prepare(method, rules, layout, delta, iterations, heterogeneous)
+    prepared = prepare(method, rules, layout, delta, iterations, heterogeneous, keyed=not is_simulated(grid))
     files = None if directory is None else RunDirectory(directory)
     try:
-        chosen = _seed(seed, files, resume)
+        chosen = choose_seed(seed, files, resume)
         folder = None if files is None else files.path.resolve()
         if files is not None and (keep_updates or prepared.accountant is not None):
-            _make_private(files.path)
+            make_private(files.path)
         if prepared.accountant is not None and files is not None and (resume or not files.begun):
             prepared.accountant.book.open(files.path, begun=files.begun)
         keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
@@ -156,8 +159,8 @@ def serve(
             layout,
             carried,
             rules,
-            dict(train_config or {}),
-            (dict(evaluate_clients) if isinstance(evaluate_clients, Mapping) else {}) if evaluate_clients else None,
+            configs[0],
+            configs[1] if evaluate_clients else None,
             folder,
             resume and files is not None and files.begun,
             keep_updates,
@@ -218,73 +221,3 @@ def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -
         client_metrics=tuple(rows),
         privacy=None if accountant is None else accountant.spent(),
     )
-
-
-# ---------------------------------------------------------------------------------------------- before anything starts
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """The method as it is used here, and what there is to say about that."""
-
-    method: Method
-    minimum: int
-    accountant: Accountant | None
-    notes: tuple[str, ...] = field(default=())
-
-
-def _prepare(
-    method: Method, rules: Clients, layout: Layout, delta: float, iterations: int, heterogeneous: bool
-) -> _Prepared:
-    notes: list[str] = []
-    if not isinstance(method.work, Gradient):
-        notes.append(f"what a job computes is up to the ClientApp: {method.work} is not used")
-        method = method.using(work=Gradient())
-    if rules.queue is not None and not may_queue(method.dispatch):
-        fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
-        raise BadParameter("queue", rules.queue, f"has no meaning with {method.name}: no job waits there", fix)
-    goal = method.dispatch.goal if isinstance(method.dispatch, FirstOf) else 1
-    minimum = max(2, goal) if rules.minimum is None else rules.minimum
-    method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
-    method = method.using(dispatch=bounded(method.dispatch, rules.queue))
-    if heterogeneous and (bound := bias_of(method.dispatch)) is not None:
-        notes.append(bound)
-    method, accountant = watched(method, delta)
-    if layout.carried:
-        notes.append(_about_carried(layout, private=accountant is not None))
-    return _Prepared(method, minimum, accountant, tuple(notes))
-
-
-def _about_carried(layout: Layout, *, private: bool) -> str:
-    if private:
-        words = "whole numbers and running statistics stay as they were at the start, as noise does not protect them"
-        return f"{words}; use GroupNorm in place of BatchNorm"
-    names = [part.name for part in layout.carried]
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"carried beside the trained arrays (medians of what clients return): {shown}"
-
-
-def _seed(given: int | None, files: RunDirectory | None, resume: bool) -> int:
-    if given is not None:
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise BadParameter("seed", given, "is no integer", "pass seed=0 or another integer")
-        return given
-    if resume and files is not None and files.begun:
-        return int(read_config(files.path)["seed"])
-    return 0
-
-
-def _make_private(folder: Path) -> None:
-    """Seeds of noise and updates of clients are nobody else's business."""
-    try:
-        folder.chmod(0o700)
-    except OSError as error:
-        fix = "choose one of your own, on a file system that knows owners"
-        raise BadParameter("directory", str(folder), f"cannot be made private ({error.strerror})", fix) from error
-
-
-def _check_flower() -> None:
-    try:
-        import flwr  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UsageError("Flower is not installed; pip install 'asyncsgd[flower]'") from error

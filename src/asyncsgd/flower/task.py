@@ -60,24 +60,30 @@ class FlowerTask:
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """What the user's function says of x."""
-        return self.evaluate_at(self._last, x)
+        return self.evaluate_at(self._last, x) or {}
 
-    def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any]:
-        """The same, where the iteration is known; it also makes clients evaluate, if that was asked for."""
+    def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any] | None:
+        """The same, where the iteration is known; it also makes clients evaluate, if that was asked for.
+
+        None if the user's function returned None: it need not measure every time.
+        """
         self._last = iteration
         clients = self.crew is not None and self.crew.evaluates
         record = self.record(x) if clients or self._evaluate is not None else None  # a copy of the whole model
-        values = {} if self._evaluate is None else _numbers(self._evaluate(iteration, record))
-        if self._names is None:
-            self._names = set(values)
-        elif self._names != set(values):
-            fix = f"return {sorted(self._names)} every time"
-            raise BadParameter("evaluate", sorted(values), "names other metrics than before", fix)
-        if self._accountant is not None:
-            values["epsilon"] = self._accountant.spent().epsilon
+        given = {} if self._evaluate is None else self._evaluate(iteration, record)
+        values = None if given is None else self._named(_numbers(given))
         if self.crew is not None:
             self.crew.measured(iteration, record)
         return values
+
+    def _named(self, values: dict[str, float]) -> dict[str, float]:
+        """The same metrics every time, and the ε spent."""
+        if self._names is None:
+            self._names = set(values)
+        elif self._names != set(values):
+            fix = f"return {sorted(self._names)} every time, or None"
+            raise BadParameter("evaluate", sorted(values), "names other metrics than before", fix)
+        return values if self._accountant is None else {**values, "epsilon": self._accountant.spent().epsilon}
 
     def record(self, x: Vector) -> Any:
         """The arrays of a vector, with whatever is carried beside it."""
@@ -90,8 +96,6 @@ class FlowerTask:
 
 def _numbers(given: Any) -> dict[str, float]:
     """A metric record as plain numbers, lists spread out."""
-    if given is None:
-        return {}
     if not isinstance(given, Mapping):
         fix = 'return a MetricRecord or a dict such as {"accuracy": 0.9}'
         raise BadParameter("evaluate", given, f"returned a {type(given).__name__}", fix)

@@ -99,6 +99,8 @@ class Book:
         """Evaluate the task at the model."""
         seconds = self.seconds if at is None else at
         row = self.metrics.take(self._server.iteration, seconds, self._server.output)
+        if row is None:
+            return
         if self.metrics.diverged:
             self.diverged = self._server.iteration
             self.journal("diverged")

@@ -26,31 +26,32 @@ class Metrics:
         self._task, self._every = task, every
         self.rows: list[dict[str, Any]] = []
         self.diverged = False
+        self.last: int | None = None
+        """The iteration of the last evaluation."""
         self._next = 0
 
     def due(self, iteration: int) -> bool:
         """Whether it is time to evaluate."""
         return iteration >= self._next
 
-    def take(self, iteration: int, seconds: float, x: Vector) -> dict[str, Any]:
-        """Evaluate the task at x; the row."""
+    def take(self, iteration: int, seconds: float, x: Vector) -> dict[str, Any] | None:
+        """Evaluate the task at x; the row, or None if the task has nothing to say this time."""
         self._next = (iteration // self._every + 1) * self._every
-        values = {name: float(value) for name, value in self._evaluate(iteration, x).items()}
+        self.last = iteration
+        told = self._evaluate(iteration, x)
+        if told is None:
+            return None
+        values = {name: float(value) for name, value in told.items()}
         row = {"iteration": iteration, "time": seconds, **values}
         self.diverged = not np.isfinite([value for value in values.values()] or [0.0]).all()
         if not self.diverged:
             self.rows.append(row)
         return row
 
-    def _evaluate(self, iteration: int, x: Vector) -> dict[str, Any]:
+    def _evaluate(self, iteration: int, x: Vector) -> dict[str, Any] | None:
         """With the iteration, if the task asks for it with a method ``evaluate_at``."""
-        at: Callable[[int, Vector], dict[str, Any]] | None = getattr(self._task, "evaluate_at", None)
+        at: Callable[[int, Vector], dict[str, Any] | None] | None = getattr(self._task, "evaluate_at", None)
         return self._task.evaluate(x) if at is None else at(iteration, x)
-
-    @property
-    def last(self) -> int | None:
-        """The iteration of the last row."""
-        return self.rows[-1]["iteration"] if self.rows else None
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -70,5 +71,6 @@ class Metrics:
     def load(self, path: Path) -> None:
         """Go on after the rows that a directory holds."""
         self.rows = read_lines(path, "metrics.jsonl")
-        if self.last is not None:
+        if self.rows:
+            self.last = self.rows[-1]["iteration"]
             self._next = (self.last // self._every + 1) * self._every

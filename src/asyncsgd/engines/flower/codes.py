@@ -7,6 +7,8 @@ UNDELIVERED = -1
 EXPIRED = (UNDELIVERED, 3, 4)
 """Flower's codes for a message, or its reply, that is gone: most often its time-to-live is over."""
 OFFLINE = 5
+SUPERLINKS = (*EXPIRED, OFFLINE)
+"""What a client cannot know of itself: such an error is believed if the SuperLink sent it."""
 CODES = {
     0: "an unknown error",
     1: "the ClientApp cannot be loaded",

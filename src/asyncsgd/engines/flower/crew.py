@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Noted, Rejected, Report
 from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
-from asyncsgd.engines.flower.evaluation import Evaluations, describe
+from asyncsgd.engines.flower.evaluation import Evaluations, told
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.letters import Letters
-from asyncsgd.engines.flower.member import Member
+from asyncsgd.engines.flower.member import Member, bias
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
-from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble
-from asyncsgd.engines.flower.rollcall import SELDOM, Roll, RollCall
-from asyncsgd.engines.flower.roster import Roster
+from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unwritten
+from asyncsgd.engines.flower.rollcall import SELDOM, Reminder, Roll, RollCall
+from asyncsgd.engines.flower.roster import Roster, is_simulated
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
 
+PATIENCE = 10.0
+"""Seconds that clients get to evaluate, besides twice the longest job so far."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
-REMIND = 60.0
-"""Seconds between two reminders that nobody is there."""
 
 
 class FlowerCrew(Crew):
@@ -37,8 +37,7 @@ class FlowerCrew(Crew):
         self.dtype = x.dtype
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._post = Post(engine.grid, self._inbox)
-        simulated = type(engine.grid).__name__ == "InMemoryGrid"
-        self._roster = Roster(engine.folder, simulated=simulated, resume=engine.resume)
+        self._roster = Roster(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._letters = Letters(engine, self._memory, x)
         self._evaluations = Evaluations(self._letters)
@@ -48,7 +47,7 @@ class FlowerCrew(Crew):
         self._longest = 0.0
         self._open = False
         self._seen = -1  # nodes at the last look
-        self._remind_at = time.monotonic() + REMIND
+        self._reminder = Reminder(engine.workers)
         self._fatal: EngineError | None = None
         self._closed = False
         self.history: list[dict[str, Any]] = []
@@ -74,8 +73,11 @@ class FlowerCrew(Crew):
         reports: list[Report] = []
         now = time.monotonic()
         self._welcome_back(now, reports)
-        self._remind(now, reports)
+        present = any(member.present for member in self._members.values())
+        reports += self._reminder.due(now, present=present, online=len(self._online()))
         self._memory.save(now)
+        self._note(self._evaluations.overdue(now, self._patience), reports)
+        self._evaluate()
         try:
             self._take(self._inbox.get(timeout=0.0 if reports else timeout), reports)
             while True:
@@ -94,7 +96,7 @@ class FlowerCrew(Crew):
         for letter in self._live.values():
             self._members[letter.worker].drop(letter)
         self._live.clear()
-        deadline = time.monotonic() + 10 + 2 * self._longest
+        deadline = time.monotonic() + self._patience
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
                 reports += self.poll(min(left, SELDOM))
@@ -102,13 +104,7 @@ class FlowerCrew(Crew):
                 reports.append(Noted("trouble", {"reason": str(error)}, str(error)))
                 break
         self._note(self._evaluations.close(), reports)
-        out = {member.number: member.was_left_out() for member in self._members.values() if member.left_out}
-        if out:
-            worst = max(out, key=lambda worker: out[worker])
-            words = f"{len(out)} of the clients were left out for a while, client {worst} for {out[worst]:.0f} s"
-            bias = f"{words}: the model leans towards the data of the others"
-            reports.append(Noted("bias", {"left_out": {str(worker): out[worker] for worker in out}}, bias))
-        return [report for report in reports if isinstance(report, Noted)]
+        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Noted)]
 
     def close(self) -> None:
         if self._closed:
@@ -149,6 +145,9 @@ class FlowerCrew(Crew):
             case (_, Over(reason=reason)):
                 fix = "start it again, with resume=True to go on from the checkpoint"
                 self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
+            case (letter, Unwritten(reason=reason)):
+                fix = "mend what is sent, and go on with resume=True"
+                self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); {fix}")
             case (letter, outcome):
                 self._answered(letter, outcome, reports)
 
@@ -165,18 +164,19 @@ class FlowerCrew(Crew):
             self._trained(member, letter, outcome, reports)
         if was_current and isinstance(outcome, Trouble) and outcome.code == OFFLINE:
             self._lose(member, reports)
+            member.doubtful = True
         self._send(member)
 
     def _trained(self, member: Member, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
         job, worker = letter.number, letter.worker
         match outcome:
-            case Good(value=(update, carried, told), seconds=seconds):
+            case Good(value=(update, carried, said), seconds=seconds):
                 self._longest = max(self._longest, seconds)
                 member.failures = member.pauses = 0
                 if letter.wanted:
                     self._memory.take(worker, carried)
-                    if told is not None:
-                        self._told.add(worker, told)
+                    if said is not None:
+                        self._told.add(worker, said)
                     reports.append(Arrived(job, update, worker, checked=True))
                 return
             case Refused(reason=why):
@@ -207,9 +207,12 @@ class FlowerCrew(Crew):
                 reports.append(Noted("client", {"worker": worker, "node": self._roster.name(worker)}))
             elif not member.online and roll.began > member.left_at:
                 member.online, member.node = True, node.node_id
+                if member.doubtful:
+                    self._failed(member, "it was said to be offline, and is connected", reports)
         for member in self._members.values():
             if member.number not in here:
                 self._lose(member, reports)
+            member.doubtful = member.doubtful and roll.began <= member.left_at
         if not self._open:  # nodes come one by one: the run begins once there are enough, and as many as a moment ago
             self._open = len(here) >= self._engine.workers and len(here) == self._seen
             self._seen = len(here)
@@ -261,6 +264,7 @@ class FlowerCrew(Crew):
         reports.append(Noted("left_out", details, f"{words}; {bias}"))
         reports.append(Left(member.number))
         self._leave(member)
+        self._note(self._evaluations.gone(member.number), reports)
         online = self._online()
         if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
             fix = "mend the ClientApp and go on with resume=True"
@@ -273,15 +277,6 @@ class FlowerCrew(Crew):
         if due and self._open:
             self._join(reports)
 
-    def _remind(self, now: float, reports: list[Report]) -> None:
-        if any(member.present for member in self._members.values()):
-            self._remind_at = now + REMIND
-        elif now >= self._remind_at:
-            self._remind_at = now + REMIND
-            online = len(self._online())
-            words = f"waiting for clients: {online} connected, {self._engine.workers} are needed to begin"
-            reports.append(Noted("waiting", {"online": online}, words))
-
     # ------------------------------------------------------------------------------------------ small things
 
     def _send(self, member: Member) -> None:
@@ -289,14 +284,17 @@ class FlowerCrew(Crew):
             self._post.send(letter)
 
     def _evaluate(self) -> None:
-        for member in self._evaluations.begin(self._online()):
+        for member in self._evaluations.begin(member for member in self._online() if member.back_at is None):
             self._send(member)
+
+    @property
+    def _patience(self) -> float:
+        return PATIENCE + 2 * self._longest
 
     def _note(self, notes: list[Noted], reports: list[Report]) -> None:
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         reports += notes
 
     def _told_since(self) -> Noted:
-        row = {"kind": "train", **self._told.row()}
-        self._told = Means()
-        return Noted("client_metrics", row, f"clients, training: {describe(row)}")
+        means, self._told = self._told, Means()
+        return told(means)

@@ -1,7 +1,8 @@
-"""Evaluation on clients while training goes on: one model at a time, at the pace of the slowest client."""
+"""Evaluation on clients while training goes on: one model at a time, at the pace of the slowest client that answers."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,8 @@ class _Round:
     """One model, evaluated by those who were there when it began."""
 
     iteration: int
-    pending: set[int]
+    pending: dict[int, tuple[Member, Letter]]
+    began: float = field(default_factory=time.monotonic)
     means: Means = field(default_factory=Means)
     failed: int = 0
     why: str = ""
@@ -43,14 +45,17 @@ class Evaluations:
 
     def begin(self, members: Iterable[Member]) -> list[Member]:
         """If nothing else is under way, put letters in line; whose lines have changed."""
-        members = list(members)
-        if self._round is not None or self._next is None or not members:
+        if self._round is not None or self._next is None:
+            return []
+        free = [member for member in members if member.current is None or member.current.kind != "evaluate"]
+        if not free:
             return []
         (iteration, record), self._next = self._next, None
-        self._round = _Round(iteration, {member.number for member in members})
-        for member in members:
-            member.waiting.append(self._letters.evaluate(member, iteration, record))
-        return members
+        letters = {member.number: (member, self._letters.evaluate(member, iteration, record)) for member in free}
+        self._round = _Round(iteration, letters)
+        for member, letter in letters.values():
+            member.waiting.append(letter)
+        return free
 
     def answered(self, letter: Letter, outcome: Outcome) -> list[Noted]:
         """A client has answered; a note if it was the last."""
@@ -70,8 +75,20 @@ class Evaluations:
         """Nothing will come from this client (any more); a note if it was the last."""
         if self._round is None:
             return []
-        self._round.pending.discard(worker)
+        if (found := self._round.pending.pop(worker, None)) is not None:
+            member, letter = found
+            member.drop(letter)
         return [] if self._round.pending else self.close()
+
+    def overdue(self, now: float, patience: float) -> list[Noted]:
+        """Give up those who have not answered in ``patience`` seconds, if others have; a note then."""
+        here = self._round
+        if here is None or now < here.began + patience or not (here.means.replies or here.failed):
+            return []
+        here.failed, here.why = here.failed + len(here.pending), f"no answer in {patience:.0f} s"
+        for member, letter in here.pending.values():
+            member.drop(letter)
+        return self.close()
 
     def close(self) -> list[Noted]:
         """Whatever is missing will be missing."""
@@ -81,6 +98,12 @@ class Evaluations:
         row = {"kind": "evaluate", "at": done.iteration, "failed": done.failed, **done.means.row()}
         words = f"clients, model of iteration {done.iteration}: {describe(row, done.why)}"
         return [Noted("client_metrics", row, words)]
+
+
+def told(means: Means) -> Noted:
+    """What clients said of their training."""
+    row = {"kind": "train", **means.row()}
+    return Noted("client_metrics", row, f"clients, training: {describe(row)}")
 
 
 def describe(row: dict[str, Any], why: str = "") -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 
+from asyncsgd.engines.base import Noted
 from asyncsgd.engines.flower.post import Letter
 
 LONGEST = 6
@@ -20,6 +22,7 @@ class Member:
         self.present = False  # the server has been told that it joined, and not that it left
         self.retired = False
         self.left_at = 0.0
+        self.doubtful = False  # it left because a reply said so, and nobody has looked since
         self.current: Letter | None = None  # sent, no reply yet
         self.waiting: deque[Letter] = deque()
         self.failures = 0  # in a row
@@ -59,3 +62,14 @@ class Member:
     def was_left_out(self) -> float:
         """Seconds up to now."""
         return self.left_out - max(0.0, (self.back_at or 0.0) - time.monotonic())
+
+
+def bias(members: Iterable[Member]) -> list[Noted]:
+    """A note if some were left out for a while."""
+    out = {member.number: member.was_left_out() for member in members if member.left_out}
+    if not out:
+        return []
+    worst = max(out, key=lambda worker: out[worker])
+    words = f"{len(out)} of the clients were left out for a while, client {worst} for {out[worst]:.0f} s"
+    details = {"left_out": {str(worker): out[worker] for worker in out}}
+    return [Noted("bias", details, f"{words}: the model leans towards the data of the others")]

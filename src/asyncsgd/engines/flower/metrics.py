@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,8 @@ MOST = 100
 """Numbers that one reply may report; a reply with more is not averaged."""
 LONGEST = 80
 """Characters of a name."""
+EXAMPLES, LARGEST = 1e9, 1e100
+"""More examples, or a larger number, than anybody has: such a reply is not averaged, as it would drown the others."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def read(records: Mapping[str, Any], weighted_by: str) -> Told | None:
         weight = float(weight)
     except (TypeError, ValueError, OverflowError):
         return None
-    if not names or not all(map(math.isfinite, values.values())) or not (weight > 0 and math.isfinite(weight)):
-        return None
+    if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= EXAMPLES:
+        return None  # NaN is neither
     return Told(weight, values) if values else None
 
 

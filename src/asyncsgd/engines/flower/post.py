@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from asyncsgd.core.errors import WorkerError
-from asyncsgd.engines.flower.codes import UNDELIVERED
+from asyncsgd.engines.flower.codes import SUPERLINKS, UNDELIVERED
 from asyncsgd.engines.flower.words import clean
 
 SOONEST, LATEST = 0.05, 2.0
@@ -74,7 +74,14 @@ class Over:
     reason: str
 
 
-Outcome = Good | Refused | Trouble | Over
+@dataclass(frozen=True)
+class Unwritten:
+    """The message could not be made: a mistake of ours or in what is to be sent."""
+
+    reason: str
+
+
+Outcome = Good | Refused | Trouble | Over | Unwritten
 
 
 class Post:
@@ -111,7 +118,10 @@ class Post:
     def _exchange(self, letter: Letter) -> Outcome | None:
         from flwr.app import Message
 
-        message = Message(letter.content(), letter.node, letter.kind, ttl=letter.timeout, group_id=letter.group)
+        try:
+            message = Message(letter.content(), letter.node, letter.kind, ttl=letter.timeout, group_id=letter.group)
+        except Exception as error:
+            return Unwritten(f"{type(error).__name__}: {error}")
         try:
             taken = list(self._grid.push_messages([message]))
         except Exception as error:
@@ -149,7 +159,10 @@ class Post:
         if where.reply_to_message_id != name:
             return Refused("the reply is to another message")
         if reply.has_error():
-            return Trouble(int(reply.error.code), clean(reply.error.reason or ""))
+            code = int(reply.error.code)
+            if code in SUPERLINKS and where.src_node_id == letter.node:
+                return Refused(f"it sent error {code}, which is the SuperLink's to send")
+            return Trouble(code, clean(reply.error.reason or ""))
         said = where.src_node_id, where.group_id, where.message_type
         if said != (letter.node, letter.group, letter.kind):
             return Refused("the reply is from another node, or to another job")

@@ -14,6 +14,8 @@ from asyncsgd.engines.flower.words import clean
 
 OFTEN, SELDOM = 0.2, 1.0
 """Seconds between two looks: before the run is open, and after."""
+REMIND = 60.0
+"""Seconds between two reminders that nobody is there."""
 
 
 @dataclass(frozen=True)
@@ -53,3 +55,19 @@ class RollCall:
         """Stop looking."""
         self._stop.set()
         self._thread.join(patience)
+
+
+class Reminder:
+    """Says now and then that the run waits for clients."""
+
+    def __init__(self, needed: int) -> None:
+        self._needed = needed
+        self._next = time.monotonic() + REMIND
+
+    def due(self, now: float, *, present: bool, online: int) -> list[Noted]:
+        """A note, if nobody has been present for a while."""
+        if not present and now < self._next:
+            return []
+        self._next = now + REMIND
+        words = f"waiting for clients: {online} connected, {self._needed} are needed to begin"
+        return [] if present else [Noted("waiting", {"online": online}, words)]

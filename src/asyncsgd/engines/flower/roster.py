@@ -13,6 +13,11 @@ from asyncsgd.trace.atomic import write_text
 FILE = "clients.json"
 
 
+def is_simulated(grid: Any) -> bool:
+    """Whether a grid is that of Flower's simulation engine."""
+    return type(grid).__name__ == "InMemoryGrid"
+
+
 class Roster:
     """Numbers for nodes, in the order in which they were first seen.
 
