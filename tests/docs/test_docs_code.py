@@ -53,6 +53,14 @@ def test_the_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch, cap
             pytest.fail(f"{where}:\n{checker.output_difference(example, printed, FLAGS)}")
 
 
+def test_the_first_example_of_a_howto_is_short():
+    """About ten lines for the part itself; then those that use it."""
+    for path in RUNNABLE:
+        if path.parent.name == "howto":
+            lines = [line for line in steps(path)[0][0].text.splitlines() if line.strip() and "import" not in line]
+            assert len(lines) <= 18, f"{path.name}: {len(lines)} lines"
+
+
 def test_a_page_that_shows_something_else_is_caught(tmp_path):
     page = tmp_path / "page.md"
     page.write_text('```python\nprint(1)\n```\n\n```text title="prints"\n2\n```\n')
