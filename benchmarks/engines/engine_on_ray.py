@@ -2,7 +2,7 @@
 
 Two cases for asyncsgd: workers on the server's own machine, which share memory with it, and workers elsewhere, whose
 points and updates go through Ray's object store. Then the same between two nodes, with updates of 32 and of 16 bits,
-and what those do to the accuracy.
+what those do to the accuracy and take to round, and how long the engine takes to start.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import costs_on_ray
 import numpy as np
 import with_ray
 from workload import STEP, WORKERS, Constant, perceptron
@@ -25,7 +26,7 @@ WANTED = 1.3
 NAMES = {"shared memory": {}, "object store": {"shared_memory": False}}
 TRANSPORTS = {"32 bits": None, "float16": "float16", "bfloat16": "bfloat16"}
 DOCUMENTED = "documentation"
-PARTS = ("updates", "gradients", "between_nodes", "accuracy")
+PARTS = ("updates", "gradients", "between_nodes", "accuracy", "rounding", "start")
 RESULTS = Path(__file__).with_name("results_ray.json")
 
 
@@ -211,6 +212,8 @@ def part(options, names=PARTS) -> tuple[dict[str, object], int]:
             lambda: between_nodes(options),
         ),
         "accuracy": ("what 16 bits do to a model of 5,000 parameters after 4,000 updates", accuracy),
+        "rounding": ("ms to round and to read 10^6 parameters", lambda: costs_on_ray.rounding(options.rounds)),
+        "start": ("the engine without an address", lambda: costs_on_ray.start(options.rounds)),
     }
     figures: dict[str, object] = {}
     for name in names:
@@ -232,10 +235,9 @@ def _short(figures) -> int:
 def _write(figures, options) -> None:
     """Sizes and parts that were not measured this time stay as they were."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept |= {
-        "machine": {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "seconds": _seconds(options),
-    }
+    kept["machine"] = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    if figures.keys() & {"updates", "gradients", "between_nodes"}:
+        kept["seconds"] = _seconds(options)
     for name, found in figures.items():
         kept[name] = {**kept.get(name, {}), **found}
     RESULTS.write_text(json.dumps(kept, indent=2) + "\n")

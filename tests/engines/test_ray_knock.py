@@ -98,6 +98,9 @@ def test_auto_follows_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _found() == "10.0.0.1:6379"
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: "127.0.0.1:6379")
+    monkeypatch.setattr("ray._private.services.node_ip_address_from_perspective", lambda address: "10.1.2.3")
+    assert _found() == "127.0.0.1:6379"  # where it listens, if it does on loopback alone
     monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
     with pytest.raises(EngineError, match="RAY_ADDRESS is not set, and none was started on this machine"):
         _found()

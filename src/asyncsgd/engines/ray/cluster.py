@@ -227,7 +227,8 @@ def _found() -> str:
     try:
         from ray._private.services import canonicalize_bootstrap_address
 
-        return os.environ.get("RAY_ADDRESS") or str(canonicalize_bootstrap_address("auto"))
+        with loopback():  # else 127.0.0.1 becomes an address where a cluster on loopback does not listen
+            return os.environ.get("RAY_ADDRESS") or str(canonicalize_bootstrap_address("auto"))
     except ConnectionError as error:
         raise EngineError(
             "address = 'auto' found no Ray cluster: RAY_ADDRESS is not set, and none was started on this machine; "
