@@ -126,7 +126,7 @@ def test_if_the_run_is_over_for_flower_the_error_says_how_to_go_on() -> None:
 def test_a_message_that_cannot_be_made_is_not_flowers_fault() -> None:
     with (
         desk(towards(1.0), train_config={"lr": object()}) as here,
-        pytest.raises(EngineError, match=r"no message to client 0 could be made \(TypeError: .*\); mend what is sent"),
+        pytest.raises(EngineError, match=r"no message to client 0 could be made \(TypeError: .*\); mend it"),
     ):
         here.expect(Arrived, job=here.give(0))
 

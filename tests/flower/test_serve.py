@@ -1,4 +1,4 @@
-"""`asgd.flower.serve` from end to end, on a grid without a network: methods, metrics, mistakes."""
+"""`asgd.flower.serve` from end to end, on a grid without a network: methods and mistakes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, record, reply
-from flower.serving import ARRAYS, QUIET, Ear, clients, error
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flower.serving import ARRAYS, QUIET, clients, error
+from flwr.app import Message
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.flower import Clients, serve
 
-EVIL = "</script><script>alert(1)</script>"
 METHODS = {
     "Algorithm 2": asgd.federated_async_sgd(0.3, concurrency=4),
     "delay-adaptive": asgd.delay_adaptive(0.3),
@@ -83,11 +82,11 @@ def test_whole_numbers_and_statistics_are_carried() -> None:
 
         return train
 
-    grid = FakeGrid([client(0.1, 3), client(0.3, 5)])
-    run = serve(grid, model, asgd.async_sgd(1.0), iterations=10, **QUIET)
-    np.testing.assert_allclose(run.arrays["bn.running_var"].numpy(), 0.3)  # of 0.1, 0.3, and 1.0 at the start
+    grid = FakeGrid([client(0.1, 3), client(0.3, 5), client(0.9, 3)])
+    run = serve(grid, model, asgd.minibatch_sgd(1.0), iterations=12, clients=Clients(minimum=3), **QUIET)
+    np.testing.assert_allclose(run.arrays["bn.running_var"].numpy(), 0.3)
     assert run.arrays["bn.num_batches_tracked"].numpy().dtype == np.int64
-    assert run.arrays["bn.num_batches_tracked"].numpy() >= 3 * 4
+    assert run.arrays["bn.num_batches_tracked"].numpy() >= 3 * 3
     assert run.config["notes"][-1].startswith("carried beside the trained arrays")
 
 
@@ -104,110 +103,6 @@ def test_clients_may_send_updates() -> None:
         **QUIET,
     )
     np.testing.assert_allclose(run.arrays["w"].numpy(), 3.0, atol=0.05)
-
-
-# ---------------------------------------------------------------------------------------------- evaluation and metrics
-
-
-def test_evaluation_on_the_server_and_on_clients(tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def evaluate(iteration: int, arrays: ArrayRecord) -> dict[str, Any]:
-        asked.append(iteration)
-        return {"accuracy": iteration / 100, "per class": [0.5, 1.0]}
-
-    ear = Ear()
-    run = serve(
-        clients(1.0, 3.0),
-        ARRAYS,
-        asgd.async_sgd(0.2),
-        iterations=40,
-        every=10,
-        evaluate=evaluate,
-        evaluate_clients={"batch": 8},
-        train_config=ConfigRecord({"lr": 0.5}),
-        directory=tmp_path,
-        listeners=[ear],
-        **QUIET,
-    )
-    assert asked == [0, 10, 20, 30, 40]
-    assert list(run.metrics) == ["iteration", "time", "accuracy", "per class.0", "per class.1"]
-    evaluated = [row for row in run.client_metrics if row["kind"] == "evaluate"]
-    assert [evaluated[0]["at"], evaluated[-1]["at"]] == [0, 40]
-    assert all(row["clients"] == 2 and row["examples"] == 20 for row in evaluated)
-    trained = [row for row in run.client_metrics if row["kind"] == "train"]
-    assert 40 <= sum(row["replies"] for row in trained) <= 42  # one of each client may come with the last ones
-    shown = [note for note in ear.notes if note.startswith("clients, model of iteration 40: loss ")]
-    assert len(shown) == 1
-    assert any(note.startswith("clients, training: loss ") for note in ear.notes)
-    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
-    assert '"loss (clients, while training)"' in page
-    assert '"loss (clients, evaluating)"' in page
-
-
-def test_names_that_clients_invent_do_not_break_the_page(tmp_path: Path) -> None:
-    def inventive(message: Message) -> Any:
-        return reply(record(**{name: array.numpy() for name, array in message.content["arrays"].items()}), {EVIL: 1.0})
-
-    serve(FakeGrid([inventive] * 2), ARRAYS, asgd.async_sgd(0.2), iterations=4, directory=tmp_path, **QUIET)
-    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
-    assert EVIL not in page
-    assert "alert(1)" in page
-
-
-def test_without_a_directory_metrics_of_clients_are_there_too() -> None:
-    run = serve(clients(1.0, 3.0), ARRAYS, asgd.async_sgd(0.2), iterations=10, evaluate_clients=True, **QUIET)
-    assert {row["kind"] for row in run.client_metrics} == {"train", "evaluate"}
-    assert run.directory is None
-
-
-def test_a_target_ends_the_run() -> None:
-    run = serve(
-        clients(2.0, 2.0),
-        ARRAYS,
-        asgd.async_sgd(0.3),
-        iterations=10_000,
-        every=1,
-        evaluate=error,
-        until="loss <= 0.01",
-        **QUIET,
-    )
-    assert run.reached
-    assert run.trace.iterations < 1000
-
-
-@pytest.mark.parametrize("private", [False, True])
-def test_evaluation_may_say_nothing_at_times(private: bool, tmp_path: Path) -> None:
-    """As Flower's evaluate_fn: at first, at the end, or always."""
-
-    def sometimes(iteration: int, arrays: ArrayRecord) -> dict[str, float] | None:
-        asked.append(iteration)
-        return {"loss": 1.0} if iteration in (4, 8) else None
-
-    asked: list[int] = []
-    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0) if private else asgd.async_sgd(0.1)
-    options: dict[str, Any] = {"iterations": 10, "every": 2, **QUIET}
-    run = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=sometimes, until="loss <= 0", **options)
-    assert asked == [0, 2, 4, 6, 8, 10]
-    assert run.metrics["iteration"].tolist() == [4, 8]
-    assert list(run.metrics) == ["iteration", "time", "loss", *(["epsilon"] if private else [])]
-    never = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=lambda t, a: None, directory=tmp_path / "run", **options)
-    assert never.trace.iterations == 10
-    assert "run" in asgd.report.write(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
-
-
-def test_metrics_must_keep_their_names() -> None:
-    names = iter(["a", "a", "b"])
-    with pytest.raises(BadParameter, match=r"evaluate = \['b'\] names other metrics than before; return \['a'\] every"):
-        serve(
-            clients(1.0, 2.0),
-            ARRAYS,
-            asgd.async_sgd(0.1),
-            iterations=9,
-            every=1,
-            evaluate=lambda t, a: {next(names): 1.0},
-            **QUIET,
-        )
 
 
 # ---------------------------------------------------------------------------------------------- what is refused

@@ -89,7 +89,8 @@ def serve(
         iterations: How many updates are to arrive.
         train_config: Sent along with every job, a ``ConfigRecord`` or a dict; ``"server-round"`` is added to it, the
             version of the model plus 1.
-        evaluate: ``evaluate(iteration, arrays)``, called by the server every so many iterations; like a strategy's
+        evaluate: ``evaluate(iteration, arrays)``, called every so many iterations, in a thread of its own while updates
+            go on arriving; one at a time, so updates wait for one that takes longer than that. Like a strategy's
             ``evaluate_fn`` it returns metrics, the same ones every time, or None: then nothing is recorded this time.
         evaluate_clients: Whether clients evaluate too, beside their training; a dict is sent along.
         directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
@@ -179,6 +180,7 @@ def serve(
             checkpoint_every=checkpoint_every,
             keep=keep,
             max_failures=NEVER,
+            meanwhile=True,
             noise=None if prepared.accountant is None else secrets.randbits(64),
         )
         told: list[Listener] = [*([Terminal()] if progress else []), *listeners]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -36,6 +37,7 @@ class Book:
         self.diverged: int | None = None
         self.reached = request.target is None
         self._blown_up = False
+        self._under_way: tuple[int, float, Future[dict[str, Any] | None]] | None = None  # an evaluation
         self._delay_sum, self._delay_max = 0, 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
         self._start = time.monotonic()
@@ -78,7 +80,10 @@ class Book:
             self._delay_max = delay
         self.troubles.fine(ended.job.worker)
         if self.metrics.due(server.iteration):
-            self.measure()
+            if self._request.meanwhile:
+                self._measure_meanwhile()
+            else:
+                self.measure()
         if self._request.checkpoint_every is not None and server.iteration % self._request.checkpoint_every == 0:
             self.save()
 
@@ -97,12 +102,33 @@ class Book:
 
     def measure(self, at: float | None = None) -> None:
         """Evaluate the task at the model."""
-        seconds = self.seconds if at is None else at
-        row = self.metrics.take(self._server.iteration, seconds, self._server.output)
-        if row is None:
+        self.catch_up()
+        iteration, seconds = self._server.iteration, self.seconds if at is None else at
+        self.metrics.plan(iteration)
+        self._enter(iteration, seconds, self.metrics.evaluate(iteration, self._server.output))
+
+    def _measure_meanwhile(self) -> None:
+        """The same for a copy, in a thread; one at a time, so that none is left out."""
+        self.catch_up()
+        iteration, seconds = self._server.iteration, self.seconds
+        self.metrics.plan(iteration)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="asyncsgd-evaluation")
+        told = thread.submit(self.metrics.evaluate, iteration, self._server.output.copy())
+        thread.shutdown(wait=False)  # once this is done
+        self._under_way = iteration, seconds, told
+
+    def catch_up(self, *, wait: bool = True) -> None:
+        """Write down the evaluation that is under way, if there is one; without ``wait`` only if it has ended."""
+        if self._under_way is not None and (wait or self._under_way[2].done()):
+            (iteration, seconds, told), self._under_way = self._under_way, None
+            self._enter(iteration, seconds, told.result())
+
+    def _enter(self, iteration: int, seconds: float, told: dict[str, Any] | None) -> None:
+        if told is None:
             return
+        row = self.metrics.enter(iteration, seconds, told)
         if self.metrics.diverged:
-            self.diverged = self._server.iteration
+            self.diverged = iteration
             self.journal("diverged")
             return
         if self.files is not None:
@@ -110,7 +136,7 @@ class Book:
         if self._request.target is not None and self._request.target.met(row):
             self.reached = True
         for listener in self.listeners:
-            listener.measured(self._server.iteration, seconds, row)
+            listener.measured(iteration, seconds, row)
         if self.metrics.blown_up and not self._blown_up:
             self._blown_up = True
             seen = self.diagnose(self.trace(), self._server.x)
@@ -134,6 +160,7 @@ class Book:
 
     def tick(self) -> None:
         """Progress, and whatever is due by the clock; most calls find that nothing is."""
+        self.catch_up(wait=False)
         now = time.monotonic()
         if now < self._next_tick:
             return

@@ -131,6 +131,7 @@ class Loop:
     def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
         book = self._book
+        book.catch_up()
         if book.diverged is None and book.metrics.last != self._server.iteration:
             book.measure()
         self._seconds = book.seconds  # now: stopping the workers takes time too

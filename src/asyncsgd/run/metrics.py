@@ -34,24 +34,27 @@ class Metrics:
         """Whether it is time to evaluate."""
         return iteration >= self._next
 
-    def take(self, iteration: int, seconds: float, x: Vector) -> dict[str, Any] | None:
-        """Evaluate the task at x; the row, or None if the task has nothing to say this time."""
+    def plan(self, iteration: int) -> None:
+        """The task is evaluated at this iteration."""
         self._next = (iteration // self._every + 1) * self._every
         self.last = iteration
-        told = self._evaluate(iteration, x)
-        if told is None:
-            return None
+
+    def evaluate(self, iteration: int, x: Vector) -> dict[str, Any] | None:
+        """What the task says of x, or None if it has nothing to say this time.
+
+        With the iteration, if the task asks for it with a method ``evaluate_at``. May be called in another thread.
+        """
+        at: Callable[[int, Vector], dict[str, Any] | None] | None = getattr(self._task, "evaluate_at", None)
+        return self._task.evaluate(x) if at is None else at(iteration, x)
+
+    def enter(self, iteration: int, seconds: float, told: dict[str, Any]) -> dict[str, Any]:
+        """Write down what the task said; the row."""
         values = {name: float(value) for name, value in told.items()}
         row = {"iteration": iteration, "time": seconds, **values}
         self.diverged = not np.isfinite([value for value in values.values()] or [0.0]).all()
         if not self.diverged:
             self.rows.append(row)
         return row
-
-    def _evaluate(self, iteration: int, x: Vector) -> dict[str, Any] | None:
-        """With the iteration, if the task asks for it with a method ``evaluate_at``."""
-        at: Callable[[int, Vector], dict[str, Any] | None] | None = getattr(self._task, "evaluate_at", None)
-        return self._task.evaluate(x) if at is None else at(iteration, x)
 
     @property
     def shown(self) -> dict[str, Any]:

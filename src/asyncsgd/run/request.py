@@ -26,5 +26,7 @@ class Request:
     checkpoint_every: int | None
     keep: int
     max_failures: int
+    meanwhile: bool = False
+    """Evaluate a copy of the model in a thread, while updates arrive; else they wait."""
     noise: int | None = None
     """A secret seed for the noise of this start; None: noise follows from ``seed``, and a resume repeats it."""

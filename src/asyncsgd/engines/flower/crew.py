@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Noted, Rejected, Report
 from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
-from asyncsgd.engines.flower.evaluation import Evaluations, told
+from asyncsgd.engines.flower.evaluation import Evaluations, Measured, told
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.letters import Letters
 from asyncsgd.engines.flower.member import Member, bias
@@ -78,12 +78,16 @@ class FlowerCrew(Crew):
         self._memory.save(now)
         self._note(self._evaluations.overdue(now, self._patience), reports)
         self._evaluate()
+        self._drain(0.0 if reports else timeout, reports)
+        return reports
+
+    def _drain(self, timeout: float, reports: list[Report]) -> None:
         try:
-            self._take(self._inbox.get(timeout=0.0 if reports else timeout), reports)
+            self._take(self._inbox.get(timeout=timeout), reports)
             while True:
                 self._take(self._inbox.get_nowait(), reports)
         except Empty:
-            return reports
+            return
 
     def retire(self, worker: int) -> None:
         member = self._members[worker]
@@ -92,10 +96,11 @@ class FlowerCrew(Crew):
 
     def finish(self) -> list[Noted]:
         reports: list[Report] = []
-        self._note([self._told_since()] if self._told.replies else [], reports)
         for letter in self._live.values():
             self._members[letter.worker].drop(letter)
         self._live.clear()
+        self._drain(0.0, reports)
+        self._note(self._told_since(), reports)
         deadline = time.monotonic() + self._patience
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
@@ -127,12 +132,8 @@ class FlowerCrew(Crew):
         return self._engine.evaluate_config is not None
 
     def measured(self, iteration: int, record: Any) -> None:
-        """The server has evaluated a model: let the clients do so too, if that was asked for."""
-        if self._told.replies:
-            self._inbox.put(self._told_since())
-        if self.evaluates:
-            self._evaluations.ask(iteration, record)
-            self._evaluate()
+        """The server has evaluated a model, in any thread: let the clients do so too, if that was asked for."""
+        self._inbox.put(Measured(iteration, record))
 
     # ------------------------------------------------------------------------------------------ what has happened
 
@@ -142,12 +143,16 @@ class FlowerCrew(Crew):
                 self._look_at(item, reports)
             case Noted():
                 self._note([item], reports)
+            case Measured(iteration=iteration, record=record):
+                self._note(self._told_since(), reports)
+                if self.evaluates:
+                    self._evaluations.ask(iteration, record)
+                    self._evaluate()
             case (_, Over(reason=reason)):
                 fix = "start it again, with resume=True to go on from the checkpoint"
                 self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
             case (letter, Unwritten(reason=reason)):
-                fix = "mend what is sent, and go on with resume=True"
-                self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); {fix}")
+                self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); mend it")
             case (letter, outcome):
                 self._answered(letter, outcome, reports)
 
@@ -255,13 +260,8 @@ class FlowerCrew(Crew):
         member.failures += 1
         if member.failures < self._rules.max_failures:
             return
-        pause = member.pause(self._rules.pause)
+        reports.append(member.pause(self._rules.pause, why))
         member.failures = self._rules.max_failures - 1  # it gets one chance
-        last = why.strip().splitlines()[-1] if why.strip() else "no words"
-        words = f"client {member.number} is left out for {pause:g} s after failing again and again, at last: {last}"
-        bias = "meanwhile the model leans towards the data of the other clients"
-        details = {"worker": member.number, "pause": pause, "reason": last}
-        reports.append(Noted("left_out", details, f"{words}; {bias}"))
         reports.append(Left(member.number))
         self._leave(member)
         self._note(self._evaluations.gone(member.number), reports)
@@ -295,6 +295,6 @@ class FlowerCrew(Crew):
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         reports += notes
 
-    def _told_since(self) -> Noted:
+    def _told_since(self) -> list[Noted]:
         means, self._told = self._told, Means()
-        return told(means)
+        return [told(means)] if means.replies else []

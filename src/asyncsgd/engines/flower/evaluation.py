@@ -14,6 +14,14 @@ from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Refused, Trouble
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The server has evaluated this model, an ``ArrayRecord``."""
+
+    iteration: int
+    record: Any
+
+
 @dataclass
 class _Round:
     """One model, evaluated by those who were there when it began."""

@@ -51,13 +51,16 @@ class Member:
                 letter.wanted = False
         self.waiting = deque(letter for letter in self.waiting if letter.wanted)
 
-    def pause(self, seconds: float) -> float:
-        """Leave it out for a while; how long."""
+    def pause(self, seconds: float, why: str) -> Noted:
+        """Leave it out for a while; what there is to say about that."""
         pause = seconds * 2.0 ** min(self.pauses, LONGEST)
         self.pauses += 1
         self.back_at = time.monotonic() + pause
         self.left_out += pause
-        return pause
+        last = why.strip().splitlines()[-1] if why.strip() else "no words"
+        words = f"client {self.number} is left out for {pause:g} s after failing again and again, at last: {last}"
+        bias = "meanwhile the model leans towards the data of the other clients"
+        return Noted("left_out", {"worker": self.number, "pause": pause, "reason": last}, f"{words}; {bias}")
 
     def was_left_out(self) -> float:
         """Seconds up to now."""
