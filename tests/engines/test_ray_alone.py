@@ -113,15 +113,32 @@ def test_a_killed_server_leaves_no_process_and_its_folder_is_removed_by_the_next
     assert not folder.exists()
 
 
+MODULE = """
+import os
+from pathlib import Path
+
+from asyncsgd.testing.bench import Bowl
+
+
+class Mine(Bowl):
+    def update(self, x, worker, seed):
+        (Path({folder!r}) / f"{{os.getpid()}}.where").write_text(os.getcwd(), "utf-8")
+        return super().update(x, worker, seed)
+
+
+task = Mine(200)
+"""
+
+
 def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is killed, one that goes on, and a replay; the task is a module of the current directory."""
     from typer.testing import CliRunner
 
     from asyncsgd.cli import app
 
-    (tmp_path / "mine.py").write_text("from asyncsgd.testing.bench import Bowl\n\ntask = Bowl(200)\n", "utf-8")
-    words = f"train mine:task --engine ray --address {nodes.address} --workers 2 --stepsize 0.01 --iterations 1000000"
-    words += " --every 100 --checkpoint-seconds 0.2 --directory run"
+    (tmp_path / "mine.py").write_text(MODULE.format(folder=str(tmp_path)), "utf-8")
+    words = "train mine:task --engine ray --address auto --working-dir . --workers 2 --stepsize 0.01"
+    words += " --iterations 1000000 --every 100 --checkpoint-seconds 0.2 --directory run"
     with Subject(COMMAND, tmp_path, arguments=tuple(words.split())) as subject:
         while not (saved := checkpoint.listed(tmp_path / "run" / "checkpoints")):
             assert subject.process.poll() is None, subject.end()
@@ -129,9 +146,17 @@ def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         os.kill(subject.process.pid, signal.SIGKILL)
         subject.process.wait()
     until = checkpoint.read(saved[0]).iteration + 300
-    monkeypatch.chdir(tmp_path)
+    for file in tmp_path.glob("*.where"):
+        file.unlink()
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
-    for words in (f"train --resume --directory run --address auto --iterations {until}", "replay run", "report run"):
+    words = f"train --resume --directory run --iterations {until}"
+    with Subject(COMMAND, tmp_path, arguments=tuple(words.split())) as subject:
+        code, _, complaints = subject.end()
+        assert code == 0, complaints
+    places = {Path(file.read_text("utf-8")) for file in tmp_path.glob("*.where")} - {tmp_path}
+    assert [place.name.startswith("_ray_pkg_") for place in places] == [True]  # the workers' copy of the directory
+    monkeypatch.chdir(tmp_path)
+    for words in ("replay run", "report run"):
         done = CliRunner().invoke(app, words.split())
         assert done.exit_code == 0, done.output
         if words == "replay run":

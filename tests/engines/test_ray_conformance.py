@@ -80,3 +80,8 @@ def test_16_bits(transport: str, scenario: str, monkeypatch: pytest.MonkeyPatch)
     """Replayed to the bit, whatever happened to jobs and workers."""
     monkeypatch.setattr(post, "SMALL", 0)
     check(scenario, shared_memory=scenario.endswith("kills"), transport=transport)
+
+
+def test_closing() -> None:
+    """The cluster lives on, but nothing of a crew does: neither its processes nor what the server held for them."""
+    check_engine(asgd.engines.ray, abilities=Abilities(stops=False), only="closing")
