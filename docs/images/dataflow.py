@@ -10,8 +10,8 @@ BOX = (150, 62)
 BOXES = {  # name: (column, row, kind, what it says)
     "durations": (0, 0, "input", "seconds per job"),
     "schedule": (1, 0, "made", "who finishes when"),
-    "engine": (0, 2, "input", "processes, Ray, Flower"),
-    "server": (1, 2, "made", "events in, commands out"),
+    "engine": (0, 2, "input", "processes, cluster"),
+    "server": (1, 2, "made", "events → commands"),
     "trace": (2, 1, "centre", "one row per job"),
     "replay": (3, 0, "made", "the numbers, in lanes"),
     "theory": (3, 2, "made", "bounds, steps, limits"),
