@@ -95,7 +95,7 @@ def test_who_leaves_does_not_hold_up_an_evaluation() -> None:
 
 def test_who_hangs_does_not_hold_up_the_next_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given up after a while, and not asked again before it has answered."""
-    monkeypatch.setattr("asyncsgd.engines.flower.crew.PATIENCE", 0.0)
+    monkeypatch.setattr("asyncsgd.engines.flower.evaluation.PATIENCE", 0.0)
     held = Held(towards(1.0))
     with desk(held, towards(3.0), evaluate_config={}) as here:
         here.crew.measured(5, MODEL)

@@ -93,6 +93,43 @@ def test_if_all_fail_the_run_ends_with_a_checkpoint(tmp_path: Path) -> None:
     assert list((tmp_path / "checkpoints").iterdir())
 
 
+def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
+    """As `flwr stop` does in simulation, where the ServerApp has a thread of its own."""
+    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+    errors: list[Exception] = []
+    begun = threading.Event()
+
+    def evaluate(iteration: int, arrays: ArrayRecord) -> None:
+        if iteration:
+            begun.set()
+
+    def app() -> None:
+        endless: dict[str, Any] = {"iterations": 10**9, "checkpoint_every": 10**9, "every": 5}
+        try:
+            serve(
+                clients(1.0, 2.0),
+                ARRAYS,
+                asgd.async_sgd(0.2),
+                evaluate=evaluate,
+                directory=tmp_path,
+                **endless,
+                **QUIET,
+            )
+        except EngineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=app)
+    thread.start()
+    assert begun.wait(60)
+    trigger_exit_handlers(run_before_force_exit=True)
+    [saved] = (tmp_path / "checkpoints").iterdir()
+    assert int(saved.stem) >= 5
+    thread.join(60)
+    assert "Flower's run has ended (it was stopped); start it again, with resume=True" in str(errors[0])
+    trigger_exit_handlers(run_before_force_exit=True)  # there is nobody to wait for
+
+
 # ---------------------------------------------------------------------------------------------- replay
 
 

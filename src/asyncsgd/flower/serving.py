@@ -16,6 +16,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.engines.flower import Clients, Flower
 from asyncsgd.engines.flower.layout import STATISTICS, Layout
 from asyncsgd.engines.flower.roster import is_simulated
+from asyncsgd.flower.farewell import saved_before_exit
 from asyncsgd.flower.preparing import check_flower, choose_seed, make_private, prepare, sendable
 from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
@@ -187,7 +188,9 @@ def serve(
         for listener in told[:1] if progress else ():
             for note in prepared.notes:
                 listener.noted(note)
-        return _result(_run(request, told, files), task, prepared.accountant)
+        with saved_before_exit(task.stop):
+            run = _run(request, told, files)
+        return _result(run, task, prepared.accountant)
     finally:
         if prepared.accountant is not None:
             prepared.accountant.book.close()

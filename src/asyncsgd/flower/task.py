@@ -54,6 +54,11 @@ class FlowerTask:
         """The engine says whom to tell of evaluations."""
         self.crew = crew
 
+    def stop(self) -> None:
+        """End the run, with a checkpoint; from any thread."""
+        if self.crew is not None:
+            self.crew.stop("it was stopped")
+
     def initial(self) -> Vector:
         """The initial arrays as one vector."""
         return self._x.copy()

@@ -23,8 +23,6 @@ from asyncsgd.engines.flower.roster import Roster, is_simulated
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
 
-PATIENCE = 10.0
-"""Seconds that clients get to evaluate, besides twice the longest job so far."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
 
@@ -44,7 +42,6 @@ class FlowerCrew(Crew):
         self._members: dict[int, Member] = {}
         self._live: dict[int, Letter] = {}  # job -> its letter
         self._told = Means()  # since the last evaluation
-        self._longest = 0.0
         self._open = False
         self._seen = -1  # nodes at the last look
         self._reminder = Reminder(engine.workers)
@@ -76,7 +73,7 @@ class FlowerCrew(Crew):
         present = any(member.present for member in self._members.values())
         reports += self._reminder.due(now, present=present, online=len(self._online()))
         self._memory.save(now)
-        self._note(self._evaluations.overdue(now, self._patience), reports)
+        self._note(self._evaluations.overdue(now), reports)
         self._evaluate()
         self._drain(0.0 if reports else timeout, reports)
         return reports
@@ -101,7 +98,7 @@ class FlowerCrew(Crew):
         self._live.clear()
         self._drain(0.0, reports)
         self._note(self._told_since(), reports)
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._evaluations.patience
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
                 reports += self.poll(min(left, SELDOM))
@@ -130,6 +127,10 @@ class FlowerCrew(Crew):
     def evaluates(self) -> bool:
         """Whether clients do so too."""
         return self._engine.evaluate_config is not None
+
+    def stop(self, why: str) -> None:
+        """End the run as if Flower had: it is saved, and the next poll raises. From any thread, and from a signal."""
+        self._inbox.put((None, Over(why)))
 
     def measured(self, iteration: int, record: Any) -> None:
         """The server has evaluated a model, in any thread: let the clients do so too, if that was asked for."""
@@ -176,7 +177,7 @@ class FlowerCrew(Crew):
         job, worker = letter.number, letter.worker
         match outcome:
             case Good(value=(update, carried, said), seconds=seconds):
-                self._longest = max(self._longest, seconds)
+                self._evaluations.took(seconds)
                 member.failures = member.pauses = 0
                 if letter.wanted:
                     self._memory.take(worker, carried)
@@ -286,10 +287,6 @@ class FlowerCrew(Crew):
     def _evaluate(self) -> None:
         for member in self._evaluations.begin(member for member in self._online() if member.back_at is None):
             self._send(member)
-
-    @property
-    def _patience(self) -> float:
-        return PATIENCE + 2 * self._longest
 
     def _note(self, notes: list[Noted], reports: list[Report]) -> None:
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]

@@ -13,6 +13,9 @@ from asyncsgd.engines.flower.member import Member
 from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Refused, Trouble
 
+PATIENCE = 10.0
+"""Seconds that clients get to evaluate, besides twice the longest job so far."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -41,11 +44,21 @@ class Evaluations:
         self._letters = letters
         self._round: _Round | None = None
         self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
+        self._longest = 0.0
 
     @property
     def busy(self) -> bool:
         """Whether anything is to come."""
         return self._round is not None or self._next is not None
+
+    @property
+    def patience(self) -> float:
+        """Seconds that clients get to evaluate."""
+        return PATIENCE + 2 * self._longest
+
+    def took(self, seconds: float) -> None:
+        """So long took a job: it may be in front of an evaluation."""
+        self._longest = max(self._longest, seconds)
 
     def ask(self, iteration: int, record: Any) -> None:
         """Evaluate this model next."""
@@ -88,9 +101,9 @@ class Evaluations:
             member.drop(letter)
         return [] if self._round.pending else self.close()
 
-    def overdue(self, now: float, patience: float) -> list[Noted]:
-        """Give up those who have not answered in ``patience`` seconds, if others have; a note then."""
-        here = self._round
+    def overdue(self, now: float) -> list[Noted]:
+        """Give up those who have not answered for too long, if others have; a note then."""
+        here, patience = self._round, self.patience
         if here is None or now < here.began + patience or not (here.means.replies or here.failed):
             return []
         here.failed, here.why = here.failed + len(here.pending), f"no answer in {patience:.0f} s"
