@@ -18,6 +18,7 @@ from asyncsgd.engines import Group, ray
 from asyncsgd.engines.ray.member import Member, Stage
 from asyncsgd.engines.ray.watchman import living, orphans
 from asyncsgd.engines.ray.words import explain, missing
+from asyncsgd.run.listeners import Terminal
 from asyncsgd.run.named import named_engine
 
 
@@ -128,6 +129,15 @@ def test_a_start_that_takes_long_is_announced(monkeypatch: pytest.MonkeyPatch) -
     options: dict[str, Any] = {"iterations": 3, "listeners": [told], "progress": False}
     asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), engine=Inline(2), **options)
     assert told.words == ["starting", "started"]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_only_whoever_looks_at_a_terminal_reads_it(
+    looks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", looks)
+    Terminal().starting("starting Ray on this machine")
+    assert capsys.readouterr().err == ("starting Ray on this machine\n" if looks else "")
 
 
 def test_passwords_stay_out_of_run_json() -> None:

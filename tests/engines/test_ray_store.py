@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from engines.fake_ray import BYTES, office, packed
+from engines.fake_ray import BYTES, N, office, packed
 
+import asyncsgd as asgd
+from asyncsgd.core.events import Assign, Joined
+from asyncsgd.core.server import Server
 from asyncsgd.engines import EngineError
 from asyncsgd.engines.ray import post
 
@@ -57,6 +61,26 @@ def test_a_version_without_jobs_is_kept_until_there_is_a_newer_one() -> None:
     here.give(0, slot=8)
     assert here.ray.puts == [7.0, 8.0]
     assert here.post._held == 2.0  # the new one and an update
+
+
+def test_one_object_per_version_of_a_run_with_a_buffer() -> None:
+    """The server's own commands: both workers are done at once, and begin again at the model that has not changed."""
+    here = office(workers=2)
+    server = Server(np.zeros(N), asgd.fedbuff(0.1, buffer=6, concurrency=2, steps=1, local_stepsize=0.1), 0)
+    events: list[Any] = [Joined((0, 1))]
+    versions = set()
+    for _ in range(20):
+        for event in events:
+            for command in server.handle(event):
+                assert isinstance(command, Assign)
+                versions.add(command.job.version)
+                here.desk.assign(here.members[command.job.worker], command)
+        here.desk.make_room()
+        for call in range(len(here.ray.called)):
+            here.finish(call)
+        events = here.reports()
+    assert len(versions) > 3
+    assert len(here.ray.puts) == len(versions)
 
 
 def test_of_two_versions_without_jobs_the_newer_is_kept() -> None:
