@@ -24,7 +24,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 METHODS = ("flower-fedavg", "rounds", "over-selection", "fedbuff", "algorithm-2", "delay-adaptive")
-CLIENTS = 8
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -90,10 +89,11 @@ def healthy(port: int) -> bool:
         return False
 
 
-def run(method: str, directory: Path, environment: dict[str, str], options: list[str]) -> None:
+def run(method: str, directory: Path, environment: dict[str, str], clients: int, options: list[str]) -> None:
     """`flwr run`, until it has ended."""
-    config = [f'method="{method}"', f'directory="{directory}"', "evaluate-clients=false", "warm-up=true", *options]
-    size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1 init-args-num-cpus={CLIENTS}"
+    config = [f'method="{method}"', f'directory="{directory}"', f"clients={clients}", "evaluate-clients=false"]
+    config += ["warm-up=true", *options]
+    size = f"num-supernodes={clients} client-resources-num-cpus=1 init-args-num-cpus={clients}"
     command = ["flwr", "run", str(HERE), "here", "--stream", "--federation-config", size, "--run-config"]
     log = directory.with_suffix(".log")
     with log.open("wb") as file:
@@ -116,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="*", default=METHODS, help=f"some of {', '.join(METHODS)}")
     parser.add_argument("--target", type=float, default=0.95, help="accuracy on held-out digits")
+    parser.add_argument("--clients", type=int, default=8, help="how many are simulated")
     parser.add_argument("--output", type=Path, default=Path("runs/flower"), help="where the runs go")
     parser.add_argument("--config", action="append", default=[], help='of the app, such as "slow-seconds=2.0"')
     options = parser.parse_args()
@@ -128,7 +129,8 @@ def main() -> None:
             directory = output / method
             if directory.exists():
                 raise SystemExit(f"{directory} is there already; pass another --output")
-            run(method, directory, environment, [f"target={options.target}", *options.config])
+            config = [f"target={options.target}", *options.config]
+            run(method, directory, environment, options.clients, config)
             print(row(method, directory, options.target), flush=True)
     runs = [str(output / method) for method in options.methods if (output / method / "run.json").exists()]
     if runs:

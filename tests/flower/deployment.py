@@ -90,14 +90,15 @@ class Deployment(Programs):
         )
         return self.start(name, *_words(block("supernode", *changes)))
 
-    def flwr_run(self, app: Path, **config: Any) -> None:
-        """Returns once it has been submitted."""
+    def flwr_run(self, app: Path, **config: Any) -> str:
+        """Returns once it has been submitted: the number of the run."""
         words = [f"{name}={json.dumps(value)}" for name, value in config.items()]
-        self.run("flwr", "run", str(app), "federation", "--run-config", " ".join(words))
+        said = self.run("flwr", "run", str(app), "federation", "--format", "json", "--run-config", " ".join(words))
+        return str(json.loads(said)["run-id"])
 
-    def train(self, **config: Any) -> None:
+    def train(self, **config: Any) -> str:
         """The NumPy app, in ``directory``."""
-        self.flwr_run(APP, methods="async", directory=str(self.directory.parent), **config)
+        return self.flwr_run(APP, methods="async", directory=str(self.directory.parent), **config)
 
     # ------------------------------------------------------------------------------------------ what can be seen
 

@@ -71,6 +71,7 @@ def test_a_federation_from_the_first_job_to_the_last(federation: Deployment) -> 
     """One run, as starting it anew for every part would take too long."""
     supernodes_of_every_sort(federation)
     killed_and_started_again(federation)
+    stopped(federation)
 
 
 def supernodes_of_every_sort(here: Deployment) -> None:
@@ -144,3 +145,14 @@ def killed_and_started_again(here: Deployment) -> None:
     assert trace.iterations == before + 2
     mean = here.lines("metrics.jsonl")[-1]["mean"]
     assert mean < 9.0  # it began at 10; the clients pull towards 0, 1 and 3, the liar towards nothing
+
+
+def stopped(here: Deployment) -> None:
+    """`flwr stop` ends a run with a checkpoint; there would be no other one."""
+    before = here.iteration()
+    run = here.train(minimum=2, resume=True, evaluate=False, **{"checkpoint-every": 1_000_000})
+    here.until(lambda: here.lines("metrics.jsonl")[-1]["iteration"] > before + 1, "updates")
+    here.run("flwr", "stop", run, "federation")
+    here.until(lambda: here.iteration() > before, "the last checkpoint")
+    here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end")
+    assert here.iteration() == here.journal("stopped")[-1]["iteration"] > before + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from flower.programs import Programs, free_port
 from safetensors.numpy import load_file
 
 import asyncsgd as asgd
-from asyncsgd.run.directory import read_lines, read_trace
+from asyncsgd.run.directory import in_use, read_lines, read_trace
 
 pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.timeout(600)]
 CLIENTS = 4
@@ -44,11 +45,12 @@ class Simulation(Programs):
         assert process.poll() is None, self.said()
         return process
 
-    def flwr_run(self, app: Path, **config: Any) -> str:
-        """Until it has ended."""
+    def flwr_run(self, app: Path, *options: str, **config: Any) -> str:
+        """Until it has ended, unless the options say otherwise."""
         size = f"num-supernodes={CLIENTS} client-resources-num-cpus=1 init-args-num-cpus={CLIENTS}"
         words = " ".join(f"{name.replace('_', '-')}={json.dumps(value)}" for name, value in config.items())
-        return self.run("flwr", "run", str(app), "here", "--stream", "--federation-config", size, "--run-config", words)
+        how = options or ("--stream",)
+        return self.run("flwr", "run", str(app), "here", *how, "--federation-config", size, "--run-config", words)
 
 
 def healthy(port: int) -> bool:
@@ -85,6 +87,25 @@ def test_numpy_clients_synchronous_and_not(simulation: Simulation, tmp_path: Pat
     assert read_lines(tmp_path / "private", "metrics.jsonl")[-1]["epsilon"] > 0
 
 
+def test_flwr_stop_ends_a_run_with_a_checkpoint(simulation: Simulation, tmp_path: Path) -> None:
+    """There is no other one: the next would come after a million iterations."""
+    directory = tmp_path / "async"
+    config: dict[str, Any] = {"methods": "async", "directory": str(tmp_path), "minimum": CLIENTS, "evaluate": False}
+    said = simulation.flwr_run(APP, "--format", "json", checkpoint_every=1_000_000, iterations=1_000_000, **config)
+    simulation.until(lambda: len(read_lines(directory, "metrics.jsonl")) > 3, "some training")
+    simulation.run("flwr", "stop", json.loads(said)["run-id"], "here")
+    simulation.until(lambda: list((directory / "checkpoints").glob("[0-9]*")), "the last checkpoint")
+    simulation.until(lambda: not in_use(directory), "the ServerApp to let go")
+    [last] = (directory / "checkpoints").glob("[0-9]*")
+    assert int(last.stem) > 8
+    [stopped] = [row for row in read_lines(directory, "journal.jsonl") if row["event"] in ("stopped", "ended")]
+    assert stopped["iteration"] == int(last.stem)
+    simulation.flwr_run(APP, resume=True, iterations=int(last.stem) + 4, **config)
+    trace = read_trace(directory)
+    trace.check()
+    assert trace.iterations == int(last.stem) + 4
+
+
 def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra 'torch' is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -115,3 +136,32 @@ def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation
     page = tmp_path / "page.html"
     asgd.report.write(directory, page)
     assert "train_loss" in page.read_text("utf-8")
+
+
+def test_the_comparison_of_the_example(tmp_path: Path) -> None:
+    """The program that the README tells to run, in a small setting; it leaves nothing running."""
+    pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    with Programs(tmp_path) as here:
+        pace = ("--config", "fast-seconds=0.0", "--config", "slow-seconds=0.5", "--config", "slow-clients=1")
+        small = ("--clients", "2", "--target", "0.3", "--config", "iterations=40", *pace)
+        output = tmp_path / "output"
+        said = here.run(
+            sys.executable,
+            str(DIGITS / "compare.py"),
+            "flower-fedavg",
+            "delay-adaptive",
+            "--output",
+            str(output),
+            *small,
+        )
+        assert not here.relatives()
+    head, flowers, ours = said.splitlines()[:3]
+    assert head.split() == ["method", "time", "updates", "best", "to", "accuracy", "0.3"]
+    for line, name in ((flowers, "flower-fedavg"), (ours, "delay-adaptive")):
+        method, *numbers = line.split()
+        assert method == name
+        assert float(numbers[-1]) >= 0.3, said
+        assert numbers[1] == "s", said
+    assert "delay-adaptive" in (output / "report.html").read_text("utf-8")
+    assert read_trace(output / "delay-adaptive").iterations <= 40

@@ -1,7 +1,7 @@
 """Any Flower app made asynchronous: ``asgd.flower.serve(grid, arrays, method, iterations=...)`` in its ServerApp.
 
-``serving`` the call · ``preparing`` what it looks at first · ``task`` what the server knows of the task · ``queues`` a bound
-on waiting jobs · ``privacy`` the ε spent · ``farewell`` saved before Flower ends it. The clients are
+``serving`` the call · ``preparing`` what it looks at first · ``task`` what the server knows of the task · ``queues`` a
+bound on waiting jobs · ``privacy`` the ε spent · ``farewell`` saved before Flower ends it. The clients are
 `asyncsgd.engines.flower`. Needs the extra ``flower``.
 """
 
