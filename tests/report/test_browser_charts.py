@@ -1,11 +1,15 @@
 """Charts and tables in a real browser: what they show is what the trace says, and nothing covers anything."""
 
 import json
+from itertools import pairwise
 
+import numpy as np
 import pytest
 from report.browser import LAPTOP, PHONE, installed
 
 import asyncsgd as asgd
+from asyncsgd.report.compose import compose
+from asyncsgd.report.subject import Subject
 from asyncsgd.trace import Trace
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="needs Chromium; get it with: apt-get install chromium")
@@ -85,6 +89,33 @@ def test_tables_are_sorted_by_a_click(browser, pages):
     assert browser.evaluate(column) == sorted(jobs)
 
 
+def boxes(browser, chosen):
+    """Left, top, right and bottom of what a selector finds."""
+    return browser.evaluate(
+        f"""[...document.querySelectorAll({chosen!r})].map((found) => found.getBoundingClientRect())
+            .map(({{left, top, right, bottom}}) => [left, top, right, bottom])"""
+    )
+
+
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_large_numbers_have_room(browser, tmp_path, width):
+    """Delays from 0 to ten thousand and more below the bars; losses like 1.234e-28 in their tiles."""
+    trace = Trace.from_history(
+        workers=[0, *(k % 30 + 1 for k in range(12_000))],
+        assigned=[0, *(max(0, k - k % 400) for k in range(12_000))],
+        arrived=[12_000, *range(12_000)],
+    )
+    metrics = {"iteration": np.array([0.0]), "time": np.array([0.0]), "loss": np.array([1.234e-28])}
+    page = compose([Subject("large", trace, metrics)]).write(tmp_path / "large.html")
+    assert trace.delays.maximum == 12_000
+    browser.open(page, width=width, touch=width == PHONE)
+    browser.evaluate("asyncsgd.charts.find((chart) => chart.spec.ranges).svg.id = 'bars'")
+    ticks = boxes(browser, "#bars text[text-anchor=middle]")
+    assert len(ticks) > 4
+    assert all(right <= left for (_, _, right, _), (left, _, _, _) in pairwise(ticks))
+    assert browser.evaluate("[...document.querySelectorAll('.tiles div')].every((t) => t.scrollWidth <= t.clientWidth)")
+
+
 # ---------------------------------------------------------------------------------------------- levels
 
 
@@ -104,13 +135,12 @@ def test_the_four_delays_are_levels_whose_names_do_not_touch(browser, tmp_path, 
     shown = browser.evaluate(f"[...{OVER}.svg.querySelectorAll('text.mark')].map((text) => text.textContent)")
     assert [text.rsplit(" ", 1)[0] for text in shown] == ["τ avg", "τ max", "τ C", "τ̄ C"]
     assert [float(text.rsplit(" ", 1)[1]) for text in shown] == pytest.approx(wanted, rel=1e-3)
-    boxes = browser.evaluate(
-        f"""[...{OVER}.svg.querySelectorAll('text.mark')].map((text) => text.getBBox())
-            .map(({{x, y, width, height}}) => [x, y, x + width, y + height])"""
-    )
-    for place, (left, top, right, bottom) in enumerate(boxes):
-        assert (left >= 0, top >= 0) == (True, True)
-        for other in boxes[place + 1 :]:
+    browser.evaluate(f"{OVER}.svg.id = 'over'")
+    names = boxes(browser, "#over text.mark")
+    edge = boxes(browser, "#over")[0]
+    for place, (left, top, right, bottom) in enumerate(names):
+        assert (left >= edge[0], top >= edge[1]) == (True, True)
+        for other in names[place + 1 :]:
             assert right <= other[0] or other[2] <= left or bottom <= other[1] + 3 or other[3] <= top + 3
 
 

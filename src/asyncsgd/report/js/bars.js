@@ -34,9 +34,12 @@ class Bars extends Plot {
     const x = (place) => box.left + place * this.wide;
     for (const tick of niceTicks(0, high, 4))
       parts.push(...this.level(y(tick), `${Number((100 * tick).toPrecision(3))} %`));
-    const every = Math.max(1, Math.ceil(34 / this.wide));
+    let free = -Infinity;
     ranges.forEach(([first], place) => {
-      if (place % every === 0) parts.push(this.below(x(place + 0.5), formatNumber(first)));
+      const words = formatNumber(first), half = Math.max(17, 4 * words.length + 4), at = x(place + 0.5);
+      if (at - half < free || at + half > this.width) return;
+      parts.push(this.below(at, words));
+      free = at + half;
     });
     const shape = this.several ? stepsOf : columnsOf;
     this.lines.forEach(({ run }, which) => parts.push(...shape(style(run), shares[which], x, y, run)));
