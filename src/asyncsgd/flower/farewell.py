@@ -23,14 +23,16 @@ def saved_before_exit(stop: Callable[[], None]) -> Iterator[None]:
     from flwr.supercore.exit import add_exit_handler
 
     left = threading.Event()
+    to_stop = [stop]  # emptied at the end, as Flower keeps the handler and with it whatever it refers to
 
     def leave() -> None:
-        if not left.is_set():
-            stop()
+        for call in to_stop:
+            call()
             left.wait(PATIENCE)
 
     add_exit_handler(leave, run_before_force_exit=True)
     try:
         yield
     finally:
+        to_stop.clear()
         left.set()
