@@ -43,7 +43,9 @@ def plan(
     noise: Annotated[float | None, typer.Option(help="Gradient noise σ²/ε; ten times the workers if left out.")] = None,
     heterogeneity: Annotated[float | None, typer.Option(help="ζ²/ε; as large as the noise if left out.")] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
-    page: Annotated[Path | None, typer.Option(help="Where to write the page; plan.html if left out.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", "--output", help="Where to write the page; plan.html if left out.")
+    ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
     json: Json = False,
 ) -> None:

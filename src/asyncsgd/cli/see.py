@@ -15,7 +15,10 @@ from asyncsgd.core.errors import UsageError
 @app.command(rich_help_panel=TRAIN, epilog=examples("report runs/task-1", "report runs/a runs/b --output both.html"))
 def report(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories of runs, folders of them, traces.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Directories of runs, folders of them, traces, or one of asyncsgd paper."
+        ),
     ],
     output: Annotated[
         Path | None, typer.Option(help="Where the page goes; by default into DIR, or here if there are several.")
@@ -44,7 +47,7 @@ def watch(
 ) -> None:
     """Show a run that is going on, in the terminal.
 
-    Workers, delays, metrics, speed, time left, what went wrong. Ctrl-C leaves.
+    Workers, delays, metrics, speed, time left, what went wrong. Ctrl-C leaves, with exit code 0.
 
     Reads the directory only, so it works from another terminal, and after a crash.
 

@@ -14,6 +14,8 @@ from asyncsgd.trace.atomic import write_text
 
 LONG = 36
 """Letters from which on a cell is a sentence."""
+SHORT = 6
+"""Letters up to which a heading is not parted."""
 NARROW = 400
 """Points up to which a figure can be read when it is squeezed onto a phone; wider ones are scrolled."""
 
@@ -56,7 +58,7 @@ class Page:
         right = [all(_numeric(row[place]) for row in body) for place in range(len(headings))]
         long = [any(len(row[place]) > LONG for row in body) for place in range(len(headings))]
         css = [' class="n"' if flush else ' class="t"' if much else "" for flush, much in zip(right, long, strict=True)]
-        head = "".join(f"<th scope=col{c}>{escape(h)}</th>" for h, c in zip(headings, css, strict=True))
+        head = "".join(f"<th scope=col{c}>{_heading(h)}</th>" for h, c in zip(headings, css, strict=True))
         lines = "".join(
             "<tr>" + "".join(f"<td{c}>{escape(v)}</td>" for v, c in zip(row, css, strict=True)) + "</tr>"
             for row in body
@@ -124,6 +126,11 @@ def _policy(script: str) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"'sha256-{digest}'" if script else "'none'"
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
+
+
+def _heading(words: str) -> str:
+    """Short ones such as τ avg stay in one line."""
+    return escape(words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= SHORT else words)
 
 
 def _cell(value: object) -> str:
