@@ -19,6 +19,7 @@ from asyncsgd.run.faults import Troubles
 from asyncsgd.run.listeners import Listener, Status
 from asyncsgd.run.metrics import Metrics
 from asyncsgd.run.request import Request
+from asyncsgd.run.safety import takes_long
 from asyncsgd.trace import Recorder, Trace
 
 TICK = 0.2
@@ -37,6 +38,7 @@ class Book:
         self.diverged: int | None = None
         self.reached = request.target is None
         self._blown_up = False
+        self._smoothness: float | None = None  # the largest L found so far
         self._under_way: tuple[int, float, Future[dict[str, Any] | None]] | None = None  # an evaluation
         self._delay_sum, self._delay_max = 0, 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
@@ -192,9 +194,9 @@ class Book:
         """What has happened so far."""
         return self._recorder.trace(final_concurrency=self._server.concurrency)
 
-    def diagnose(self, trace: Trace, x: Any) -> Diagnosis:
+    def diagnose(self, trace: Trace, x: Any, *, hurry: bool = False) -> Diagnosis:
         """Why does it not learn?"""
-        return diagnose(
+        seen = diagnose(
             trace,
             self.metrics.columns(),
             self._request.method,
@@ -202,15 +204,32 @@ class Book:
             x,
             self.troubles.faults,
             diverged=self.diverged is not None,
+            apart=self._apart(trace, hurry),
+            known=self._smoothness,
         )
+        self._smoothness = seen.smoothness
+        return seen
 
-    def close(self, trace: Trace) -> tuple[Any, Diagnosis]:
+    def _apart(self, trace: Trace, hurry: bool) -> str | None:
+        """Why the server computes no gradient itself: it would share the fate of a worker, or keep somebody waiting."""
+        deaths = self.troubles.faults.deaths
+        if hurry:
+            return "the run was stopped early, and whoever did that is not kept waiting for gradients"
+        if deaths:
+            who = "a worker" if deaths == 1 else f"{deaths} workers"
+            return f"{who} died or hung, and a gradient computed here might do the same to the server"
+        took = trace.duration
+        if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
+            return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
+        return None
+
+    def close(self, trace: Trace, *, hurry: bool) -> tuple[Any, Diagnosis]:
         """The run has ended: its answer, and what there is to say about it."""
         if self.files is not None:
             self.files.finish(trace)
         output = self._server.output
         x = output.copy() if self.diverged is None else np.full_like(output, np.nan)
-        seen = self.diagnose(trace, x)
+        seen = self.diagnose(trace, x, hurry=hurry)
         if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
             self.journal("diagnosed", **asdict(seen))
             self.files.flush(self._recorder)

@@ -46,10 +46,13 @@ def diagnose(
     faults: Faults,
     *,
     diverged: bool = False,
+    apart: str | None = None,
+    known: float | None = None,
 ) -> Diagnosis:
     """Look at a run, or at what there is of it so far; ``x`` is where L is estimated.
 
-    ``diverged``: its metrics are no longer finite, and the last ones given are from before.
+    ``diverged``: its metrics are no longer finite, and the last ones given are from before. ``apart``: why no gradient
+    of this task is to be computed here. ``known``: an L that was found earlier; the larger one counts.
     Without a method or a task (a directory that others have written, say) it says what the record alone tells.
     """
     if trace.iterations == 0:
@@ -63,7 +66,7 @@ def diagnose(
     smoothness = None
     if method is not None and hasattr(task, "update"):  # else others compute, out of our reach
         assert task is not None
-        smoothness = _smoothness(method, task, x, sorted(delays.per_worker), facts)
+        smoothness = _smoothness(method, task, x, sorted(delays.per_worker), apart, known, facts)
     safe = None if smoothness is None or method is None else safe_step(method, delays, smoothness)
     problems: list[str] = []
     _about_learning(metrics, learns, diverged, problems)
@@ -79,18 +82,30 @@ def diagnose(
 # ---------------------------------------------------------------------------------------------- one by one
 
 
-def _smoothness(method: Method, task: Task, x: Vector, workers: list[int], facts: list[str]) -> float | None:
+def _smoothness(
+    method: Method,
+    task: Task,
+    x: Vector,
+    workers: list[int],
+    apart: str | None,
+    known: float | None,
+    facts: list[str],
+) -> float | None:
     """L, where the step can be judged; else why it cannot is among the facts."""
     why = unjudged(method)
-    if why is None:
+    if why is None and apart is None:
         try:
             found = estimate_smoothness(task, x, workers)
         except Exception as error:  # the user's code, to which a trained model must not be lost
             why = f"a gradient in the server's own process raised {error!r}"
         else:
             if found is not None:
-                return found
+                return max(found, known or 0.0)
             why = f"{BUDGET:g} s of gradients here were too few to estimate L"
+    elif why is None:
+        if known is not None:
+            return known
+        why = apart
     facts.append(f"the step cannot be judged: {why}")
     return None
 
@@ -216,7 +231,8 @@ def _about_bound(
 def _about_faults(faults: Faults, facts: list[str]) -> None:
     if faults.deaths or faults.exceptions or faults.retired:
         retired = f", without worker {', '.join(map(str, faults.retired))} at the end" if faults.retired else ""
-        facts.append(f"faults: {faults.deaths} workers replaced, {faults.exceptions} exceptions in your code{retired}")
+        replaced = "1 worker" if faults.deaths == 1 else f"{faults.deaths} workers"
+        facts.append(f"faults: {replaced} replaced, {faults.exceptions} exceptions in your code{retired}")
 
 
 def _times(ratio: float) -> str:

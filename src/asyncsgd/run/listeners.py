@@ -85,6 +85,9 @@ class Terminal(Listener):
         from rich.table import Column
 
         self._total = int(config["iterations"])
+        if config.get("resumed_at") is None:
+            for note in config.get("notes", ()):
+                self.noted(note)
         if self._console.is_terminal:
             words = TextColumn("{task.description}", table_column=Column())  # the one that narrow terminals break
             columns = (BarColumn(bar_width=12), TimeRemainingColumn(), words)

@@ -156,7 +156,7 @@ class Loop:
         request, book = self._request, self._book
         trace = book.trace()
         trace.check(early=request.method.dispatch.early)
-        x, diagnosis = book.close(trace)
+        x, diagnosis = book.close(trace, hurry=interrupted is not None)
         return TrainingRun(
             x=x,
             trace=trace,
@@ -273,10 +273,12 @@ class Loop:
             )
         self._handle(crew, Lost(report.job))
         if in_a_row >= self._request.max_failures:
-            raise WorkersFailed(
+            error = WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
-                f"mend the task and go on with resume=True. The traceback:\n{report.error}"
+                "mend the task and go on with resume=True"
             )
+            error.add_note(f"In worker {report.worker}:\n{report.error}")  # whoever listens has been shown it
+            raise error
 
     def _in_flight(self, job: int) -> bool:
         return self._server.outcome(job) is Outcome.IN_FLIGHT

@@ -70,12 +70,11 @@ def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
     """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
 
-    At both, because a model that has blown up often lies where the loss is flat. It stops after one gradient if that
-    takes long: it may be minutes, and a user may wait behind his Ctrl-C.
+    At both, because a model that has blown up often lies where the loss is flat.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
     start = task.initial()
-    one_round = 2 * len(draws) * _seconds(task, start, draws[0])
+    one_round = _one_round(len(draws), _seconds(task, start, draws[0]))
     if 2 * one_round > BUDGET:
         return None
     places = [start]
@@ -93,14 +92,25 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
     return found or None
 
 
+def takes_long(seconds: float, workers: int) -> bool:
+    """Whether gradients of so many seconds are too long for an estimate of L."""
+    return 2 * _one_round(min(4, workers), seconds) > BUDGET
+
+
+def _one_round(draws: int, seconds: float) -> float:
+    """A difference of two gradients for every draw."""
+    return 2 * draws * seconds
+
+
 def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
-    """How long a gradient takes: the least of a few, as the first one sets things up and others compute here too."""
+    """How long a gradient takes: the least of a few, as others compute here too. The first one only sets things up."""
+    task.update(x, *draw)
     least, began = np.inf, time.monotonic()
-    for _ in range(4):
+    for done in range(1, 5):
         start = time.monotonic()
         task.update(x, *draw)
         now = time.monotonic()
         least = min(least, now - start)
-        if now - began > BUDGET:
+        if done > 1 and now - began > BUDGET:
             break
     return least
