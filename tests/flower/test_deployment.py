@@ -155,4 +155,4 @@ def stopped(here: Deployment) -> None:
     here.run("flwr", "stop", run, "federation")
     here.until(lambda: here.iteration() > before, "the last checkpoint")
     here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end")
-    assert here.iteration() == here.journal("stopped")[-1]["iteration"] > before + 1
+    assert here.iteration() == here.journal("ended")[-1]["iteration"] > before + 1
