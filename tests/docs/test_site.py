@@ -67,8 +67,11 @@ def assert_nothing_from_elsewhere(site):
 
 def assert_everything_has_its_place(site):
     about = (site / "design.html").read_text(encoding="utf-8")
+    listed = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     for record in (DOCS / "decisions").glob("0*.md"):
         assert f"decisions/{record.stem}.html" in about
+        title = record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert f"- [{title}]({record.name})" in listed
     users = (site / "users" / "engineer.html").read_text(encoding="utf-8")
     for guide in (DOCS / "guides").glob("*.md"):
         assert f"guides/{guide.stem}.html" in users
