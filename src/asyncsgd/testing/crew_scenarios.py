@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -50,16 +52,14 @@ def updates_stay(setting: Setting) -> None:
             bench.until_all_there()
             for _ in range(rounds):
                 jobs = bench.give(0, len(pattern))
-                while not all(job in bench.ledger.ended for job in jobs):
-                    bench.until(lambda bench=bench: _busy(bench), "the next update")  # type: ignore[misc]
+                bench.until(partial(_busy, bench, jobs), f"jobs {jobs} to be reported")
 
 
-def _busy(bench: Bench) -> bool:
-    """Poll, and be busy with what came, as a server is."""
-    reports = bench.poll()
-    if any(isinstance(report, Arrived) for report in reports):
+def _busy(bench: Bench, jobs: Sequence[int]) -> bool:
+    """Poll, and be busy with what came, as a server is; whether all of these have ended."""
+    if any(isinstance(report, Arrived) for report in bench.poll()):
         threading.Event().wait(USE)
-    return bool(reports)
+    return all(job in bench.ledger.ended for job in jobs)
 
 
 def exceptions(setting: Setting) -> None:
