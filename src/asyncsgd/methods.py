@@ -167,8 +167,8 @@ def clipped(method: Method, clip: float | None, noise: float = 0.0) -> Method:
     """The same method with every update clipped to norm G, and Gaussian noise N(0, (z·G)²) on each sum applied.
 
     ``noise`` is the multiplier z of the Gaussian mechanism (Abadi et al. 2016); keep the run's seed secret.
-    Noise follows from the seed and the version, so a resume draws it again for the versions that it makes again, on other
-    sums. `asyncsgd.flower.serve`, which reports ε, has a new secret seed at every start instead.
+    Noise follows from the seed and the version, so a resume draws it again for the versions that it makes again. Where
+    ε is reported, in `asyncsgd.flower.serve`, every start has a new secret seed instead.
 
     >>> clipped(async_sgd(0.1), clip=1.0).name
     'clipped_async_sgd'
