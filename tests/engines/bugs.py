@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +20,7 @@ from asyncsgd.engines.processes.crew import ProcessCrew
 from asyncsgd.engines.processes.member import AHEAD, Member
 from asyncsgd.engines.processes.messages import JOB
 from asyncsgd.tasks.base import Task
-from asyncsgd.testing import Abilities, check_engine
+from asyncsgd.testing import Abilities, BadEngine, check_engine
 
 # ---------------------------------------------------------------------------------------------- without processes
 
@@ -174,13 +176,13 @@ class KeepsJobsOfTheDead(ProcessCrew):
 class LeavesAndJoinsAtOnce(ProcessCrew):
     """What was lost with a worker and what it is given anew cannot be told apart."""
 
-    held: list[Report] = []  # noqa: RUF012 - one crew at a time
+    held: tuple[Report, ...] = ()
 
     def poll(self, timeout: float) -> list[Report]:
         reports = [*self.held, *super().poll(timeout)]
         gone = {report.worker for report in reports if isinstance(report, Left)}
         back = {worker for report in reports if isinstance(report, Joined) for worker in report.workers}
-        type(self).held = reports if gone - back else []
+        self.held = tuple(reports) if gone - back else ()
         return [] if self.held else reports
 
 
@@ -214,6 +216,13 @@ class NeverGivesUp(ProcessCrew):
         self._check_at = now + 1
 
 
+class GivesUpEverybody(ProcessCrew):
+    def _check_times(self, now: float) -> None:
+        super()._check_times(now)
+        for member in self._members if any(other.condemned for other in self._members) else ():
+            self._line.signal(member.number, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class BrokenProcesses(Processes):
     kind: type[ProcessCrew] = ProcessCrew
@@ -239,7 +248,15 @@ class Bug:
 
     def play(self) -> None:
         for _ in range(self.tries):
-            check_engine(self.make, abilities=self.abilities, only=self.scenario, patience=3)
+            try:
+                self._check(patience=3)
+            except BadEngine as error:
+                if "in vain" not in str(error) or re.search(self.words, str(error)):
+                    raise
+                self._check(patience=60)  # perhaps it was the machine that took so long
+
+    def _check(self, patience: float) -> None:
+        check_engine(self.make, abilities=self.abilities, only=self.scenario, patience=patience)
 
     @property
     def abilities(self) -> Abilities:
@@ -258,7 +275,7 @@ BUGS: dict[str, Bug] = {
         Bug(ReportsTwice, "order", "job 3 was reported, but it had ended: arrived"),
         Bug(Reorders, "order", "not first in, first out"),
         Bug(LosesAJob, "order", "job 3 of worker 0 was reported before job 2"),
-        Bug(LosesTheLastJob, "order", "waited 3 s in vain for jobs .* to be reported"),
+        Bug(LosesTheLastJob, "order", r"waited \d+ s in vain for jobs .* to be reported"),
         Bug(OverwritesAnUpdate, "train with async_sgd", "was overwritten before the next poll"),
         Bug(NamesAnotherWorker, "order", "was reported by worker 0, but given to worker 1"),
         Bug(ComputesAtTheNewestPoint, "order", "is not what the task computes at its point"),
@@ -271,12 +288,13 @@ BUGS: dict[str, Bug] = {
         Bug(IgnoresCancel, "train with over_selection", "it had ended: cancelled"),
         Bug(PlacesInTurn, "updates stay", "was overwritten before|is not what the task computes", tries=10),
         Bug(ForgetsLeft, "killed", "the list does not say that it left"),
-        Bug(ReplacesNobody, "killed", "waited 3 s in vain for worker 0 to be replaced"),
+        Bug(ReplacesNobody, "killed", r"waited \d+ s in vain for worker 0 to be replaced"),
         Bug(KeepsJobsOfTheDead, "killed", "given to a worker that was not there"),
         Bug(LeavesAndJoinsAtOnce, "killed", "worker 0 joined again in the list that says that it left"),
-        Bug(StopsNothing, "cancelling", "waited 3 s in vain for jobs"),
+        Bug(StopsNothing, "cancelling", r"waited \d+ s in vain for jobs"),
         Bug(LeavesProcesses, "closing", "lives on after close"),
         Bug(ClosesOnce, "closing", "OSError: closed already"),
-        Bug(NeverGivesUp, "hung", "waited 3 s in vain for worker 0 to leave"),
+        Bug(NeverGivesUp, "hung", r"waited \d+ s in vain for worker 0 to leave"),
+        Bug(GivesUpEverybody, "hung", "one died idle", tries=3),
     )
 }
