@@ -331,7 +331,7 @@ def test_who_holds_the_lock(tmp_path: Path) -> None:
 
 def test_somebody_who_only_looks_keeps_nobody_from_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The look ends while the other is trying: what it tries next is seen here."""
-    RunDirectory(tmp_path).close()
+    (tmp_path / ".lock").touch()
     reader = os.open(tmp_path / ".lock", os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_SH)
     tried, real = [], directories._locked

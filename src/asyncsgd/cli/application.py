@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import traceback
+from typing import Annotated, Any
 
 import click
 import typer
@@ -16,12 +17,23 @@ ORDER = ("demo", "train", "watch", "report", "replay", "export", "simulate", "sw
 Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
 
 
-class _InOrder(TyperGroup):
+class _Commands(TyperGroup):
     """Commands in the order in which a user meets them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = super().list_commands(ctx)
         return [name for name in ORDER if name in names] + [name for name in names if name not in ORDER]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Say it where Ctrl-C ends a command; an input that ends too early is no wish to abort, as click has it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stopped:
+            typer.echo(f"asyncsgd: {str(stopped) or 'stopped by Ctrl-C'}", err=True)
+            raise typer.Exit(130) from stopped
+        except EOFError as error:
+            traceback.print_exc()
+            raise typer.Exit(1) from error
 
 
 def examples(*lines: str) -> str:
@@ -31,7 +43,7 @@ def examples(*lines: str) -> str:
 
 app = typer.Typer(
     name="asyncsgd",
-    cls=_InOrder,
+    cls=_Commands,
     help="Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler.",
     epilog="[bold]asyncsgd COMMAND --help[/bold] has examples. Exit codes: 0 done, 1 it could not be done or differs, "
     "2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.",

@@ -23,7 +23,13 @@ def per_worker(
             fix = f"name workers 0..{workers - 1}"
             raise BadParameter(name, given, f"names worker {unknown[0]}, who is not there", fix)
         given = [given.get(worker, nothing) for worker in range(workers)]
-    values = tuple(float(value) for value in given)
+    try:
+        values = tuple(float(value) for value in given)
+    except (TypeError, ValueError) as error:
+        each = given if isinstance(given, int | float) else nothing
+        raise BadParameter(
+            name, given, "is no list of numbers", f"give one per worker: [{each:g}] * {workers}"
+        ) from error
     if len(values) != workers:
         raise BadParameter(name, given, f"has {len(values)} values for {workers} workers", "give one per worker")
     for value in values:

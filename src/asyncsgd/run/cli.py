@@ -125,11 +125,11 @@ def _go_on(wishes: Wishes) -> TrainingRun:
         task,
         method,
         named_engine(_where(config["engine"], wishes), wishes.engine),
-        iterations=wishes.iterations or int(config["iterations"]),
+        iterations=config["iterations"] if wishes.iterations is None else wishes.iterations,
         directory=wishes.directory,
-        seed=int(config["seed"]),
-        every=wishes.every or config.get("every"),
-        until=wishes.until or config.get("until"),
+        seed=config["seed"],
+        every=config.get("every") if wishes.every is None else wishes.every,
+        until=config.get("until") if wishes.until is None else wishes.until,
     )
 
 
@@ -141,17 +141,22 @@ def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
 
 
 def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
-    return train_task(
-        task,
-        method,
-        engine=engine,
-        resume=wishes.resume,
-        checkpoint_seconds=wishes.checkpoint_seconds,
-        max_failures=wishes.max_failures,
-        listeners=[Terminal(summary=False)],  # `show` does that
-        progress=False,
-        **options,
-    )
+    try:
+        return train_task(
+            task,
+            method,
+            engine=engine,
+            resume=wishes.resume,
+            checkpoint_seconds=wishes.checkpoint_seconds,
+            max_failures=wishes.max_failures,
+            listeners=[Terminal(summary=False)],  # `show` does that
+            progress=False,
+            **options,
+        )
+    except KeyboardInterrupt as stopped:
+        if not stopped.args:  # before the run began, or a second time: there is no summary
+            raise
+        raise SystemExit(130) from stopped
 
 
 def show(run: TrainingRun, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,13 +14,19 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
 from asyncsgd.engines.base import Engine
-from asyncsgd.run.directory import BadRunDirectory, read_config, read_lines
+from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run.listeners import Listener
+from asyncsgd.run.reading import BadRunDirectory, read_config, read_lines
 from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")
 SAME = ("method", "seed", "dimension", "dtype")
 """What may not change when a run is resumed."""
+REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "iterations": int, "engine": dict}
+"""What it takes to go on with a run, or to replay it."""
+GIVEN = "pass the task and the method to replay, or to train with resume=True"
+"""What to do where they cannot be read."""
 
 
 def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> None:
@@ -33,6 +40,16 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
         fix = f"start {expected} workers, or make the task with workers={engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
     method.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+
+
+def check_listeners(listeners: Any) -> None:
+    """Refuse what cannot be told anything."""
+    if not isinstance(listeners, Sequence) or isinstance(listeners, str):
+        raise BadParameter("listeners", listeners, "is no list", "pass [listener, ...], or leave it out")
+    for listener in listeners:
+        if not isinstance(listener, Listener):
+            fix = "pass an object of a class derived from asyncsgd.run.Listener"
+            raise BadParameter("listeners", listener, "cannot listen", fix)
 
 
 def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> dict[str, Any]:
@@ -70,6 +87,14 @@ def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
             raise BadParameter(name, now[name], "is not what the run began with", fix)
 
 
+def check_more(path: Path, iterations: int) -> None:
+    """Refuse to go on to where a run has been long ago."""
+    for newest in checkpoints.listed(path / "checkpoints")[:1]:
+        reached = int(newest.stem)
+        if iterations < reached:
+            raise BadParameter("iterations", iterations, f"is too few: {path} has {reached} already", "pass more")
+
+
 def package(task: Task, method: Method) -> bytes:
     """The task and the method, for `replay` on this machine."""
     import cloudpickle
@@ -83,19 +108,29 @@ def unpackage(path: Path) -> tuple[Task, Method]:
     import pickle
 
     try:
-        with (path / "job.pkl").open("rb") as file:
-            task, method = pickle.load(file)
+        file = (path / "job.pkl").open("rb")
     except FileNotFoundError as error:
-        raise BadRunDirectory(f"{path} has no job.pkl; pass the task and the method to replay") from error
+        raise BadRunDirectory(f"{path} has no job.pkl; {GIVEN}") from error
+    try:
+        with file:
+            task, method = pickle.load(file)
     except (ImportError, AttributeError) as error:
-        raise BadRunDirectory(
-            f"the task of {path} cannot be loaded here ({error}); run this where its modules can be imported, or pass "
-            "the task and the method to replay"
-        ) from error
+        words = f"the task of {path} cannot be loaded here ({error}); run this where its modules can be imported"
+        raise BadRunDirectory(f"{words}, or {GIVEN}") from error
+    except Exception as error:  # whatever comes of damaged bytes
+        words = f"{path / 'job.pkl'} cannot be loaded ({type(error).__name__}: {error}); restore it from a backup"
+        raise BadRunDirectory(f"{words}, or {GIVEN}") from error
     return task, method
 
 
-read = read_config
+def read(path: Path) -> dict[str, Any]:
+    """run.json, with all that it takes to go on."""
+    config = read_config(path)
+    for name, kind in REMEMBERED.items():
+        if not isinstance(config.get(name), kind):
+            words = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"
+            raise BadRunDirectory(f"{words}; restore it from a backup")
+    return config
 
 
 def journal(path: Path) -> list[dict[str, Any]]:

@@ -15,50 +15,78 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import AsyncSGDError, BadParameter, TraceError, UsageError
+from asyncsgd.core.errors import BadParameter, TraceError
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
+from asyncsgd.run.reading import (
+    FORMAT,
+    BadRunDirectory,
+    NoRun,
+    as_path,
+    read_config,
+    read_lines,
+    read_metrics,
+    read_trace,
+)
 from asyncsgd.trace import Recorder, Trace, TraceLog
 from asyncsgd.trace.atomic import write_bytes, write_text
 
 APPENDED = ("metrics.jsonl", "journal.jsonl", "fingerprints.bin")
-FORMAT = 1
+
+__all__ = ["BadRunDirectory", "CannotWrite", "NoRun", "RunDirectory", "in_use"]
+__all__ += ["read_config", "read_lines", "read_metrics", "read_trace"]
 
 
-class BadRunDirectory(AsyncSGDError):
-    """A directory that is no run, or that somebody else writes to."""
-
-
-class NoRun(BadRunDirectory, UsageError):
-    """A directory that is not there, or that nobody trained in: another one was meant."""
+class CannotWrite(BadRunDirectory, OSError):
+    """The disk is full, or gone."""
 
 
 class RunDirectory:
     """One run's files, locked while it is written to."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self._files: dict[str, int] = {}
         self._pending: dict[str, bytearray] = {name: bytearray() for name in APPENDED}
         self._log: TraceLog | None = None
         try:
+            self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._lock = self._take()
         except OSError as error:
-            raise BadParameter(
-                "directory", str(path), f"cannot be made or written to ({error.strerror})", "choose another"
-            ) from error
-        while not _locked(self._lock, fcntl.LOCK_EX):
-            if not _locked(self._lock, fcntl.LOCK_SH):  # else somebody only looked, see `in_use`: once more
-                os.close(self._lock)
-                raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
+            problem = f"cannot be made or written to ({error.strerror})"
+            raise BadParameter("directory", str(path), problem, "choose another") from error
+
+    def _take(self) -> int:
+        """The lock; one that its last owner took away with him is no lock any more."""
+        while True:
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            while not _locked(lock, fcntl.LOCK_EX):
+                if not _locked(lock, fcntl.LOCK_SH):  # else somebody only looked, see `in_use`: once more
+                    os.close(lock)
+                    raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
+            if os.fstat(lock).st_nlink:
+                return lock
+            os.close(lock)
+
+    @contextmanager
+    def _writing(self, then: str = "go on with resume=True, or --resume on the command line") -> Iterator[None]:
+        """Say which directory cannot be written to, and what to do about it."""
+        try:
+            yield
+        except OSError as error:
+            first = "free some" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
+            why = error.strerror or error
+            raise CannotWrite(f"{self.path} cannot be written to ({why}); {first} and {then}") from error
 
     # ------------------------------------------------------------------------------------------ beginning
 
@@ -69,16 +97,14 @@ class RunDirectory:
 
     def begin(self, config: dict[str, Any], package: bytes, recorder: Recorder) -> None:
         """A new run: whatever an earlier start left that never came to a checkpoint goes."""
-        for name in (*APPENDED, "trace.log", "trace.parquet"):
-            (self.path / name).unlink(missing_ok=True)
-        for file in checkpoints.listed(self.path / "checkpoints"):
-            file.unlink()
-        self._sweep()
-        write_bytes(self.path / "job.pkl", package)
-        write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
-        self._open()
-        self._log = TraceLog(self.path / "trace.log")
-        self._log.flush(recorder)
+        with self._writing("begin again with resume=True or --resume, or choose another directory"):
+            for name in (*APPENDED, "trace.log", "trace.parquet"):
+                (self.path / name).unlink(missing_ok=True)
+            for file in checkpoints.listed(self.path / "checkpoints"):
+                file.unlink()
+            self._describe(config, package)
+            self._log = TraceLog(self.path / "trace.log")
+            self._log.flush(recorder)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, or None if there has never been one; what is wrong with newer ones.
@@ -108,28 +134,29 @@ class RunDirectory:
         active = [int(row[0]) for row in state["active"]]
         try:
             trace = Trace.read(self.path / "trace.log").rewind(len(state["outcomes"]), active)
-        except (FileNotFoundError, TraceError) as error:
-            raise BadRunDirectory(f"the trace of {self.path} is gone or damaged ({error}); restore it") from error
-        (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
+            trace.check()
+        except (OSError, TraceError) as error:
+            fix = "restore it from a backup, or begin a run in another directory"
+            raise BadRunDirectory(f"{self.path / 'trace.log'} is gone or damaged ({error}); {fix}") from error
         for name in APPENDED:
             path, length = self.path / name, checkpoint.lengths[name]
             if not path.exists() or path.stat().st_size < length:
                 raise BadRunDirectory(f"{path} is shorter than at the last checkpoint; restore it from a backup")
-            os.truncate(path, length)
-        self._log = TraceLog.reopen(self.path / "trace.log", trace)
-        self._sweep()
-        write_bytes(self.path / "job.pkl", package)  # the user may have mended the task
-        write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
-        self._open()
+        with self._writing():
+            (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
+            for name in APPENDED:
+                os.truncate(self.path / name, checkpoint.lengths[name])
+            self._log = TraceLog.reopen(self.path / "trace.log", trace)
+            self._describe(config, package)
         return Recorder.resume(trace)
 
-    def _sweep(self) -> None:
-        """Whatever a kill left half written; nobody else writes here, as we hold the lock."""
+    def _describe(self, config: dict[str, Any], package: bytes) -> None:
+        """What the run is, and open files for what it does; a resumed one may have a mended task."""
         for folder in (self.path, self.path / "checkpoints"):
-            for file in folder.glob(".*.tmp"):
+            for file in folder.glob(".*.tmp"):  # a kill left it half written: nobody else writes here
                 file.unlink()
-
-    def _open(self) -> None:
+        write_bytes(self.path / "job.pkl", package)
+        write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
         for name in APPENDED:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._files[name] = os.open(self.path / name, flags, 0o666)
@@ -147,36 +174,47 @@ class RunDirectory:
     def flush(self, recorder: Recorder, *, sync: bool = False) -> None:
         """Hand everything to the operating system; with ``sync``, to the disk."""
         assert self._log is not None
-        self._log.flush(recorder, sync=sync)
-        for name, pending in self._pending.items():
-            rest = memoryview(bytes(pending))
-            while rest:
-                rest = rest[os.write(self._files[name], rest) :]
-            pending.clear()
-            if sync:
-                os.fsync(self._files[name])
+        with self._writing():
+            self._log.flush(recorder, sync=sync)
+            for name, pending in self._pending.items():
+                while pending:
+                    del pending[: os.write(self._files[name], pending)]  # at once: what is written stays so
+                if sync:
+                    os.fsync(self._files[name])
 
     def checkpoint(self, state: dict[str, Any], seconds: float, recorder: Recorder, keep: int) -> Path:
         """Write a checkpoint, after everything that it relies on."""
         self.flush(recorder, sync=True)
         lengths = {name: os.fstat(descriptor).st_size for name, descriptor in self._files.items()}
-        return checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
+        with self._writing():
+            return checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
 
     def finish(self, trace: Trace) -> None:
         """The run has ended: one Parquet file for everybody to read."""
-        trace.write(self.path / "trace.parquet")
+        with self._writing():
+            trace.write(self.path / "trace.parquet")
 
     def close(self) -> None:
-        """Close the files and let others in."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Close the files and let others in; where no run has begun, take away what was made for it."""
+        with ExitStack() as closing:
+            if self._lock >= 0:
+                closing.callback(os.close, self._lock)
+                closing.callback(self._forget)
+                self._lock = -1
+            for descriptor in self._files.values():
+                closing.callback(os.close, descriptor)
+            self._files.clear()
+            if self._log is not None:
+                log, self._log = self._log, None
+                with self._writing():
+                    log.close()
+
+    def _forget(self) -> None:
+        with suppress(OSError):  # somebody else has something in it by now, or took it away himself
+            if [file.name for file in self.path.iterdir()] == [".lock"]:
+                (self.path / ".lock").unlink()
+                for folder in self._made:
+                    folder.rmdir()
 
 
 def _locked(descriptor: int, kind: int) -> bool:
@@ -187,54 +225,13 @@ def _locked(descriptor: int, kind: int) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------- reading
-
-
 def in_use(path: Path) -> bool:
     """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
     try:
         descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         return not _locked(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """run.json."""
-    try:
-        config: dict[str, Any] = json.loads((path / "run.json").read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train") from error
-    except ValueError as error:
-        raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error}); restore it from a backup") from error
-    if not isinstance(config, dict):
-        raise BadRunDirectory(f"{path / 'run.json'} is damaged (it is no object); restore it from a backup")
-    if config.get("format") != FORMAT:
-        raise BadRunDirectory(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}")
-    return config
-
-
-def read_trace(path: Path) -> Trace:
-    """The trace, ended or still being written."""
-    for name in ("trace.parquet", "trace.log"):
-        if (path / name).exists():
-            return Trace.read(path / name)
-    raise TraceError(f"{path} has no trace; was it a run?")
-
-
-def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl or journal.jsonl; a last one that a kill tore is left out."""
-    try:
-        text = (path / name).read_bytes()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
-
-
-def read_metrics(path: Path) -> dict[str, list[Any]]:
-    """The columns of metrics.jsonl."""
-    rows = read_lines(path, "metrics.jsonl")
-    return {name: [row.get(name) for row in rows] for name in (rows[0] if rows else ())}

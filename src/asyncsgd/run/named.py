@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +53,38 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
     """
     if ":" in name:
         found = _named("method", name)
-        made = found(**options) if callable(found) else found
+        made = _made(name, found, options) if _makes(found) else found
     else:
         recipes = {key: value for key, value in vars(methods).items() if _is_recipe(key, value)}
         if name not in recipes:
             raise BadParameter("method", name, "is no recipe", f"pass one of: {', '.join(sorted(recipes))}")
-        try:
-            inspect.signature(recipes[name]).bind(**options)
-        except TypeError as error:
-            takes = ", ".join(inspect.signature(recipes[name]).parameters)
-            fix = f"{name} takes: {takes}; set them with --set name=value"
-            raise BadParameter("method", name, f"cannot be made ({error})", fix) from error
-        made = recipes[name](**options)
+        made = _made(name, recipes[name], options)
     if not isinstance(made, Method):
-        raise BadParameter("method", name, f"is a {type(made).__name__}", "let it be a method, or return one")
+        fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
+        raise BadParameter("method", name, f"is a {type(made).__name__}", fix)
     return made
+
+
+def _makes(found: Any) -> bool:
+    """Whether it is to be called: a model, say, can be called too, but takes no step."""
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return False
+    return isinstance(found, type | partial) or inspect.isroutine(found) or "stepsize" in parameters
+
+
+def _made(name: str, recipe: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    signature = inspect.signature(recipe)
+    try:
+        signature.bind(**options)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        fix = f"{name} takes: {takes}; set them with --set name=value"
+        if "stepsize" not in signature.parameters:
+            fix = "let it be a method, or a function of the stepsize that returns one"
+        raise BadParameter("method", name, f"cannot be made ({error})", fix) from error
+    return recipe(**options)
 
 
 def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
@@ -177,7 +195,7 @@ def _is_recipe(name: str, value: Any) -> bool:
 
 def _named(what: str, name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
-    if not colon or not module_name or not attribute:
+    if not colon or not attribute or not module_name or module_name.startswith("."):
         raise BadParameter(what, name, "names nothing", f"write module:{what}, as in examples.digits:task")
     look_here()
     if module_name.endswith(".py"):

@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import count
 from asyncsgd.core.errors import AsyncSGDError, BadParameter
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
@@ -20,10 +19,10 @@ from asyncsgd.core.server import JOB
 from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.configuration import unpackage
-from asyncsgd.run.directory import read_config, read_lines, read_trace
+from asyncsgd.run import configuration
 from asyncsgd.run.fingerprint import fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
+from asyncsgd.run.reading import as_path, read_bytes, read_lines, read_trace
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
@@ -86,21 +85,20 @@ def replay(
             estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
         progress: Called with the number of arrivals since the last call.
     """
-    path = Path(directory)
-    config = read_config(path)
+    path = as_path(directory)
+    config = configuration.read(path)
     trace = read_trace(path)
     if task is None or method is None:
-        task, method = unpackage(path)
+        kept = configuration.unpackage(path)
+        task = kept[0] if task is None else task
+        method = kept[1] if method is None else method
     total = trace.iterations
     wanted = None if job is None else _find(trace, job, stop)
     if wanted is not None:
         stop = wanted if wanted < total else None
     elif stop is not None:
-        if stop != 0:
-            count("stop", stop)
-        if stop >= total:
-            raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
-    known = marks((path / "fingerprints.bin").read_bytes())
+        _check_stop(stop, total)
+    known = marks(read_bytes(path, "fingerprints.bin"))
     arrivals = Arrivals.of(trace)
     journal = read_lines(path, "journal.jsonl")
     with _Threads(journal, arrivals.worker) as threads:
@@ -131,6 +129,13 @@ def replay(
         with threads.of(worker):
             g = method.work.compute(task.update, point, worker, output(derive(int(config["seed"]), JOB), job))
     return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
+
+
+def _check_stop(stop: int, total: int) -> None:
+    if isinstance(stop, bool) or not isinstance(stop, int | np.integer) or stop < 0:
+        raise BadParameter("stop", stop, "is no iteration", f"pass 0..{total - 1}")
+    if stop >= total:
+        raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
 
 
 def _find(trace: Trace, job: int, stop: int | None) -> int:

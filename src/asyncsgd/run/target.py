@@ -29,7 +29,7 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """From words such as ``accuracy >= 0.95``."""
-        found = re.fullmatch(r"\s*([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*", text)
+        found = re.fullmatch(r"\s*([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*", text) if isinstance(text, str) else None
         try:
             bound = float(found[3]) if found else math.nan
         except ValueError:

@@ -83,11 +83,14 @@ def train(
         keep,
         max_failures,
     )
+    configuration.check_listeners(listeners)
     told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
     files = None if directory is None else RunDirectory(directory)
     with ExitStack() as closing:
         if files is not None:
             closing.callback(files.close)
+            if resume:
+                configuration.check_more(files.path, iterations)
         for listener in told:
             closing.callback(listener.stop)
         return Loop(request, told, files).run()

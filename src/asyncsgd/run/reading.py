@@ -1,0 +1,90 @@
+"""Reading a run directory, also one that somebody writes to, or a damaged one: see `asyncsgd.run.directory`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, TraceError, UsageError
+from asyncsgd.trace import Trace
+
+FORMAT = 1
+NEEDED = {
+    "metrics.jsonl": ("iteration", "time"),
+    "journal.jsonl": ("event", "iteration", "seconds"),
+    "noise.jsonl": ("iteration", "seed"),
+}
+"""What every line has."""
+
+
+class BadRunDirectory(AsyncSGDError):
+    """A directory that is no run, or a damaged one, or that somebody else writes to."""
+
+
+class NoRun(BadRunDirectory, UsageError):
+    """A directory that is not there, or that nobody trained in: another one was meant."""
+
+
+def as_path(directory: Any) -> Path:
+    """The path of a directory that a user gave."""
+    try:
+        return Path(directory)
+    except TypeError as error:
+        raise BadParameter("directory", directory, "is no path", 'pass one such as "runs/first"') from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """run.json."""
+    if not (path / "run.json").exists():
+        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+    try:
+        config: dict[str, Any] = json.loads(read_bytes(path, "run.json"))
+    except ValueError as error:
+        raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error}); restore it from a backup") from error
+    if not isinstance(config, dict):
+        raise BadRunDirectory(f"{path / 'run.json'} is damaged (it is no object); restore it from a backup")
+    if config.get("format") != FORMAT:
+        raise BadRunDirectory(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}")
+    return config
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace, ended or still being written."""
+    for name in ("trace.parquet", "trace.log"):
+        if (path / name).exists():
+            return Trace.read(path / name)
+    raise TraceError(f"{path} has no trace (neither trace.parquet nor trace.log); restore it from a backup")
+
+
+def read_bytes(path: Path, name: str) -> bytes:
+    """A file that every run has."""
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        raise BadRunDirectory(f"{path / name} cannot be read ({error.strerror}); restore it from a backup") from error
+
+
+def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl or journal.jsonl; a last one that a kill tore is left out."""
+    try:
+        text = (path / name).read_bytes()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+            wrong = f"lacks one of {', '.join(NEEDED[name])}"
+            sound = isinstance(rows[-1], dict) and rows[-1].keys() >= set(NEEDED[name])
+        except ValueError as error:
+            wrong, sound = f"is no JSON ({error})", False
+        if not sound:
+            raise BadRunDirectory(f"{path / name} is damaged: line {number} {wrong}; restore it from a backup")
+    return rows
+
+
+def read_metrics(path: Path) -> dict[str, list[Any]]:
+    """The columns of metrics.jsonl."""
+    rows = read_lines(path, "metrics.jsonl")
+    return {name: [row.get(name) for row in rows] for name in (rows[0] if rows else ())}

@@ -1,0 +1,196 @@
+"""A user's mistake: one sentence with the fix and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run.common import Notes, sound, train
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.run.directory import NoRun
+from asyncsgd.run.named import named_method
+
+MODULE = """
+import time
+import numpy as np
+
+class Mine:
+    def initial(self):
+        return np.ones(4)
+    def update(self, x, worker, seed):
+        return x
+    def evaluate(self, x):
+        return {"loss": float(x @ x)}
+
+class Ends(Mine):
+    def evaluate(self, x):
+        raise EOFError("the data end here")
+
+class Slow(Mine):
+    def __init__(self):
+        self.loaded = False
+    def __setstate__(self, state):
+        with open("loading", "w") as file:
+            file.write("now")
+        time.sleep(600)
+
+def net():
+    return Mine()
+"""
+COMMAND = (sys.executable, "-P", "-m", "asyncsgd")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mytask.py").write_text(MODULE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr
+
+
+# ---------------------------------------------------------------------------------------------- slips
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seconds": 0.1}, r"seconds = 0\.1 is no list of numbers; give one per worker: \[0\.1\] \* 2"),
+        ({"slowdown": 2}, r"slowdown = 2 is no list of numbers; give one per worker: \[2\] \* 2"),
+        ({"slowdown": "ab"}, r"slowdown = 'ab' is no list of numbers; give one per worker: \[1\] \* 2"),
+        ({"slowdown": [None, 1]}, "is no list of numbers"),
+    ],
+)
+def test_how_slow_workers_are(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        asgd.engines.processes(2, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"directory": 3}, 'directory = 3 is no path; pass one such as "runs/first"'),
+        ({"until": 3}, "until = 3 is no target; write a metric"),
+        ({"listeners": None}, "listeners = None is no list; pass .*, or leave it out"),
+        ({"listeners": Notes()}, "listeners = .* is no list; pass"),
+        ({"listeners": [3]}, r"listeners = 3 cannot listen; .* asyncsgd\.run\.Listener"),
+        ({"listeners": [Notes]}, "listeners = .*Notes.* cannot listen; pass an object"),
+    ],
+)
+def test_what_train_is_given(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        train(**{"directory": None, **options})
+
+
+def test_what_replay_is_given(tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match="directory = 3 is no path"):
+        asgd.replay(3)  # type: ignore[arg-type]
+    (tmp_path / "file").touch()
+    with pytest.raises(NoRun, match="file holds no run"):
+        asgd.replay(tmp_path / "file")
+    train(tmp_path / "run", iterations=20)
+    for stop in (-1, 1.5, True):
+        with pytest.raises(BadParameter, match=r"stop = .* is no iteration; pass 0\.\.19"):
+            asgd.replay(tmp_path / "run", stop=stop)  # type: ignore[arg-type]
+    assert asgd.replay(tmp_path / "run", stop=0).iterations == 0
+
+
+def test_a_resume_cannot_go_back(tmp_path: Path) -> None:
+    train(tmp_path, iterations=60)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(BadParameter, match=r"iterations = 10 is too few: .* has 60 already; pass more"):
+        train(tmp_path, iterations=10, resume=True)
+    assert (tmp_path / "run.json").read_bytes() == before
+    sound(train(tmp_path, iterations=60, resume=True), 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "mytask:net",
+            r"cannot be made \(got an unexpected keyword argument 'stepsize'\); let it be a method, or",
+        ),
+        ("mytask:Mine", "let it be a method"),
+        ("mytask:np", "is a module; let it be a method"),
+        ("./mytask:net", "names nothing; write module:method"),
+        ("torch.nn.functional:relu", "let it be a method, or a function of the stepsize"),
+    ],
+)
+def test_what_is_no_method(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
+    monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+    with pytest.raises(BadParameter, match=words):
+        named_method(name, {"stepsize": 0.1})
+
+
+def test_a_model_is_no_method(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be called, with anything at all."""
+    (here / "mymodel.py").write_text("from torch import nn\nnet = nn.Linear(2, 2)\n", "utf-8")
+    monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+    with pytest.raises(BadParameter, match="is a Linear; let it be a method such as"):
+        named_method("mymodel:net", {"stepsize": 0.1})
+
+
+# ---------------------------------------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("replay", "mytask.py"), "mytask.py holds no run (no run.json); pass the directory given to asgd.train"),
+        (("train", "--resume", "--directory", "mytask.py"), "mytask.py holds no run (no run.json)"),
+        (("watch", "mytask.py"), "directory = 'mytask.py' holds no run (no run.json)"),
+        (("train", "--resume", "--directory", "run", "--every", "0"), "every = 0 must be an integer of at least 1"),
+        (("train", "--resume", "--directory", "run", "--iterations", "0"), "iterations = 0 must be an integer"),
+        (("train", "--resume", "--directory", "run", "--iterations", "10"), "iterations = 10 is too few: run has 20"),
+        (("train", "--resume", "--directory", "run", "--until", ""), "until = '' is no target"),
+        (("replay", "run", "--stop", "-1"), "stop = -1 is no iteration; pass 0..19"),
+        (
+            ("train", "mytask:Mine", "--stepsize", "1", "--iterations", "5", "--until", "acc >= 1", "--workers", "1"),
+            "until = 'acc' is not among the task's metrics; name one of: loss",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(here: Path, arguments: tuple[str, ...], words: str) -> None:
+    train(here / "run", iterations=20, engine=asgd.engines.processes(1))
+    code, said = call(*arguments)
+    assert code == 2, said
+    assert said.startswith(f"asyncsgd: {words}")
+    assert said.count("\n") == 1
+    assert not (here / "runs").exists()
+
+
+def test_ctrl_c_while_workers_load_leaves_a_word_and_no_directory(here: Path) -> None:
+    os.mkfifo("loading")
+    command = [*COMMAND, "train", "mytask:Slow", "--stepsize", "1", "--iterations", "5", "--workers", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert (here / "loading").read_text("utf-8") == "now"
+        assert (here / "runs" / "Slow-1" / ".lock").exists()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (130, "asyncsgd: stopped by Ctrl-C\n")
+    assert not (here / "runs").exists()
+
+
+def test_an_end_of_file_is_no_abort(here: Path) -> None:
+    """click takes EOFError for Ctrl-D at a prompt."""
+    train(here / "run", iterations=10)
+    (here / "run" / "job.pkl").write_bytes(b"")
+    code, words = call("replay", "run")
+    assert code == 1
+    assert words.startswith("asyncsgd: run/job.pkl cannot be loaded (EOFError")
+    code, words = call("train", "mytask:Ends", "--stepsize", "1", "--iterations", "5", "--workers", "1")
+    assert code == 1
+    assert words.endswith("EOFError: the data end here\n")
+    assert "Aborted" not in words
+    assert not (here / "runs").exists()

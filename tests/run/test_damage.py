@@ -1,0 +1,219 @@
+"""A run directory that is damaged, full, or not even begun: one sentence that names the file and the fix."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engines.inline import Inline
+from run.common import Notes, sound, train
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.run import BadRunDirectory
+from asyncsgd.run.directory import CannotWrite, RunDirectory
+from asyncsgd.trace import Trace
+
+# ---------------------------------------------------------------------------------------------- damaged files
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def scratch(path: Path) -> None:
+    """The second line is no JSON any more."""
+    first, second, *others = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, second.replace(b":", b";"), *others]))
+
+
+def without(key: str) -> Callable[[Path], None]:
+    def remove(path: Path) -> None:
+        config = json.loads(path.read_text("utf-8"))
+        del config[key]
+        path.write_text(json.dumps(config), "utf-8")
+
+    return remove
+
+
+DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
+    (
+        "job.pkl",
+        halve,
+        r"job\.pkl cannot be loaded \(UnpicklingError: .*\); restore it from a backup, or pass",
+    ),
+    ("job.pkl", empty, r"job\.pkl cannot be loaded \(EOFError: .*\); restore it from a backup, or pass the task"),
+    ("fingerprints.bin", lose, r"fingerprints\.bin cannot be read \(No such file.*\); restore it from a backup"),
+    ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 is no JSON .*; restore it from a backup"),
+    ("run.json", without("seed"), r"run\.json is damaged \(no seed, or a wrong one\); restore it from a backup"),
+    ("trace.log", lose, r"has no trace \(neither trace\.parquet nor trace\.log\); restore it"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "words"), DAMAGE)
+def test_a_damaged_file_is_named_by_replay(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    train(tmp_path, iterations=40)
+    (tmp_path / "trace.parquet").unlink()
+    damage(tmp_path / name)
+    with pytest.raises(asgd.AsyncSGDError, match=words):
+        asgd.replay(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 is no JSON"),
+        ("metrics.jsonl", scratch, r"metrics\.jsonl is damaged: line 2 is no JSON"),
+        ("run.json", without("dtype"), r"run\.json is damaged \(no dtype, or a wrong one\); restore it"),
+    ],
+)
+def test_a_damaged_file_is_named_by_resume(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    train(tmp_path, iterations=40)
+    damage(tmp_path / name)
+    with pytest.raises(BadRunDirectory, match=words):
+        train(tmp_path, iterations=60, resume=True)
+
+
+def test_a_damaged_trace_is_noticed_before_anything_is_trained(tmp_path: Path) -> None:
+    """The file can be read, but one delay in it is wrong."""
+    train(tmp_path, iterations=40)
+    path = tmp_path / "trace.log"
+    numbers = Trace.read(path).jobs.concurrency.tobytes()
+    data = path.read_bytes()
+    place = data.index(numbers[8:64]) if numbers[8:64] in data else None
+    assert place is not None
+    path.write_bytes(data[:place] + b"\7\7\7\7" + data[place + 4 :])
+    saved = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
+    notes = Notes()
+    with pytest.raises(BadRunDirectory, match=r"trace\.log is gone or damaged \(.*\); restore it from a backup, or"):
+        train(tmp_path, iterations=60, resume=True, listeners=[notes])
+    assert not notes.of("started")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == saved
+
+
+def test_a_task_alone_takes_the_place_of_the_one_in_the_directory(tmp_path: Path) -> None:
+    class Used(Exception):
+        pass
+
+    class Mine:
+        def initial(self) -> Any:
+            return np.zeros(100)
+
+        def update(self, x: Any, worker: int, seed: int) -> Any:
+            raise Used
+
+        def evaluate(self, x: Any) -> dict[str, float]:
+            return {}
+
+    train(tmp_path, iterations=10)
+    with pytest.raises(Used):
+        asgd.replay(tmp_path, task=Mine())
+
+
+# ---------------------------------------------------------------------------------------------- a full disk
+
+
+def full_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """So many bytes fit into fingerprints.bin and the like; os.write itself writes a part, then nothing."""
+    write, left = os.write, [count]
+
+    def some(file: int, data: Any) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(file, bytes(data)[: left[0]])
+        left[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", some)
+
+
+@pytest.mark.parametrize("count", [0, 4000, 15000])
+def test_a_full_disk_is_one_sentence_and_a_resume_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    words = r"run cannot be written to \(No space left on device\); free some and .* resume=True"
+    with monkeypatch.context() as patch:
+        full_after(patch, count)
+        with pytest.raises(CannotWrite, match=words):
+            train(tmp_path / "run", iterations=400)
+    RunDirectory(tmp_path / "run").close()  # the lock is free
+    sound(train(tmp_path / "run", iterations=400, resume=True), 400)
+
+
+def test_what_is_written_is_not_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RunDirectory(tmp_path)
+    recorder = asgd.trace.Recorder()
+    files.begin({}, b"", recorder)
+    files.append("fingerprints.bin", b"0123456789")
+    with monkeypatch.context() as patch:
+        full_after(patch, 4)
+        with pytest.raises(CannotWrite):
+            files.flush(recorder)
+    files.flush(recorder)
+    files.close()
+    assert (tmp_path / "fingerprints.bin").read_bytes() == b"0123456789"
+
+
+# ---------------------------------------------------------------------------------------------- nothing is left behind
+
+
+class Refuses(Inline):
+    def start(self, *_: object) -> Any:
+        raise BadParameter("workers", 0, "cannot be", "have some")
+
+
+def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    for directory in (tmp_path / "deep" / "er", tmp_path / "kept", tmp_path / "kept" / "new"):
+        with pytest.raises(BadParameter, match="workers = 0"):
+            train(directory, engine=Refuses(1))
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+
+def test_what_others_put_there_stays(tmp_path: Path) -> None:
+    files = RunDirectory(tmp_path / "deep" / "er")
+    (tmp_path / "deep" / "theirs").touch()
+    files.close()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "theirs"]
+    files = RunDirectory(tmp_path / "other")
+    (tmp_path / "other" / "theirs").touch()
+    files.close()
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [".lock", "theirs"]
+
+
+def test_a_lock_that_was_taken_away_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner leaves, and removes it, between our opening and our locking it."""
+    first, real, calls = RunDirectory(tmp_path), os.open, []
+
+    def opens(path: Any, *arguments: Any, **more: Any) -> int:
+        descriptor = real(path, *arguments, **more)
+        if Path(path).name == ".lock":
+            calls.append(path)
+            if len(calls) == 1:
+                first.close()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", opens)
+    second = RunDirectory(tmp_path)
+    assert len(calls) == 2
+    with pytest.raises(BadRunDirectory, match="another process is training"):
+        RunDirectory(tmp_path)
+    second.close()
