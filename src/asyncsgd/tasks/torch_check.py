@@ -34,6 +34,23 @@ def check_module(model: Any) -> torch.dtype:
     return parameters[0].dtype
 
 
+def check_function(name: str, function: Any, example: str) -> None:
+    """Whether it can be called with outputs and targets; a class would make an object of them."""
+    if isinstance(function, type):
+        raise BadParameter(name, function.__name__, "is a class", f"pass an object of it: {function.__name__}()")
+    if not callable(function):
+        raise BadParameter(name, function, "cannot be called, as it is no function", f"pass {example}")
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of its own; a model that holds what cannot be copied could not be sent to workers either."""
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        fix = "keep open files, locks and connections out of it, or open them when first used"
+        raise BadParameter("model", type(model).__name__, f"cannot be copied ({error})", fix) from error
+
+
 def check_device(device: Any) -> str:
     """The name of a device that is there."""
     try:

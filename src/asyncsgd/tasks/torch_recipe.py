@@ -71,7 +71,7 @@ def torch(
         import torch as _  # noqa: F401
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("asgd.tasks.torch needs PyTorch; pip install 'asyncsgd[torch]'") from error
-    from asyncsgd.tasks.torch_check import check_device, check_module
+    from asyncsgd.tasks.torch_check import check_device, check_function, check_module
 
     for name, value in (
         ("batch_size", batch_size),
@@ -86,13 +86,11 @@ def torch(
     if local_stepsize is not None:
         positive("local_stepsize", local_stepsize)
     dtype = check_module(model)
-    if not callable(loss):
-        raise BadParameter("loss", loss, "cannot be called", "pass a function such as nn.CrossEntropyLoss()")
+    check_function("loss", loss, "nn.CrossEntropyLoss()")
     for name, metric in (metrics or {}).items():
         if name in ("loss", "iteration", "time"):
             raise BadParameter("metrics", name, "is the name of something else", "call it differently")
-        if not callable(metric):
-            raise BadParameter(f"metrics[{name!r}]", metric, "is no function", "pass fn(outputs, targets) -> mean")
+        check_function(f"metrics[{name!r}]", metric, "fn(outputs, targets) -> mean")
     several = isinstance(data, list | tuple) and not is_pair(data)
     if several and not data:
         raise BadParameter("data", data, "is empty", "pass a dataset, or one per worker")

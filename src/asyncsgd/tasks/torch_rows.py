@@ -189,6 +189,9 @@ def share_out(rows: Rows, workers: int, split: str | Sequence[Any], alpha: float
 
 
 def _by_label(split: str | Sequence[Any]) -> bool:
+    if isinstance(split, str) and split not in ("shared", "iid", "label", "dirichlet"):
+        fix = "pass 'shared', 'iid', 'label', 'dirichlet' or one list of rows per worker"
+        raise BadParameter("split", split, "is unknown", fix)
     return isinstance(split, str) and split in ("dirichlet", "label")
 
 

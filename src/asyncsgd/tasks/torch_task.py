@@ -48,13 +48,13 @@ class TorchTask:
         calibration: int,
         device: str,
     ) -> None:
-        from asyncsgd.tasks.torch_check import notes
+        from asyncsgd.tasks.torch_check import copied, notes
         from asyncsgd.tasks.torch_model import trained
 
         self.workers = workers
         self.heterogeneous = len(rows) > 1
         self.device = device
-        self._module = deepcopy(module).cpu()
+        self._module = copied(module).cpu()
         self._loss, self._rows, self._test, self._metrics = loss, list(rows), test, dict(metrics)
         self._batch_size, self._local_steps, self._local_stepsize = batch_size, local_steps, local_stepsize
         self._calibration = calibration
