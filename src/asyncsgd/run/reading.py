@@ -57,6 +57,16 @@ def read_trace(path: Path) -> Trace:
     raise TraceError(f"{path} has no trace (neither trace.parquet nor trace.log); restore it from a backup")
 
 
+def sound_trace(path: Path, *, early: bool) -> Trace:
+    """The same, if it does not contradict itself; ``early`` as for `Trace.check`."""
+    trace = read_trace(path)
+    try:
+        trace.check(early=early)
+    except TraceError as error:
+        raise BadRunDirectory(f"the trace of {path} is damaged ({error}); restore it from a backup") from error
+    return trace
+
+
 def read_bytes(path: Path, name: str) -> bytes:
     """A file that every run has."""
     try:

@@ -22,7 +22,7 @@ from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run import configuration
 from asyncsgd.run.fingerprint import fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
-from asyncsgd.run.reading import as_path, read_bytes, read_lines, read_trace
+from asyncsgd.run.reading import as_path, read_bytes, read_lines, sound_trace
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
@@ -87,11 +87,11 @@ def replay(
     """
     path = as_path(directory)
     config = configuration.read(path)
-    trace = read_trace(path)
     if task is None or method is None:
         kept = configuration.unpackage(path)
         task = kept[0] if task is None else task
         method = kept[1] if method is None else method
+    trace = sound_trace(path, early=method.dispatch.early)
     total = trace.iterations
     wanted = None if job is None else _find(trace, job, stop)
     if wanted is not None:
