@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run.common import Notes, sound, train
+from torch import nn
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -139,6 +142,36 @@ def test_a_model_is_no_method(here: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "path", [str(here), *sys.path])
     with pytest.raises(BadParameter, match="is a Linear; let it be a method such as"):
         named_method("mymodel:net", {"stepsize": 0.1})
+
+
+class Locked(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"model": Locked()},
+            r"model = 'Locked' cannot be copied \(.*lock.*\); keep open files, locks and connections out",
+        ),
+        (
+            {"loss": nn.CrossEntropyLoss},
+            r"loss = 'CrossEntropyLoss' is a class; pass an object of it: CrossEntropyLoss\(\)",
+        ),
+        ({"metrics": {"far": nn.MSELoss}}, r"metrics\['far'\] = 'MSELoss' is a class; pass an object"),
+        (
+            {"split": "foo", "workers": 2},
+            "split = 'foo' is unknown; pass 'shared', 'iid', 'label', 'dirichlet' or one list",
+        ),
+    ],
+)
+def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> None:
+    given = {"model": nn.Linear(2, 2), "loss": nn.CrossEntropyLoss(), "data": (np.ones((8, 2)), np.arange(8) % 2)}
+    with pytest.raises(BadParameter, match=words):
+        asgd.tasks.torch(**{**given, **options})
 
 
 # ---------------------------------------------------------------------------------------------- the command line

@@ -161,12 +161,9 @@ def of_directory(path: Path) -> Subject:
 
 def _lines(path: Path, name: str) -> list[dict[str, Any]]:
     """The lines of a file, each with the cells that every line has."""
-    try:
-        rows = read_lines(path, name)
-    except ValueError as error:
-        raise BadRunDirectory(f"{path / name} is damaged ({error}); restore it from a backup") from error
+    rows = read_lines(path, name)
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not all(_fits(row.get(key), kind) for key, kind in CELLS[name].items()):
+        if not all(_fits(row.get(key), kind) for key, kind in CELLS[name].items()):
             wanted = ", ".join(CELLS[name])
             raise BadRunDirectory(
                 f"{path / name} is damaged: line {number} lacks one of {wanted}; restore it from a backup"
