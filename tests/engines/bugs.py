@@ -253,7 +253,7 @@ class Bug:
             except BadEngine as error:
                 if "in vain" not in str(error) or re.search(self.words, str(error)):
                     raise
-                self._check(patience=60)  # perhaps it was the machine that took so long
+                self._check(patience=30)  # perhaps it was the machine that took so long
 
     def _check(self, patience: float) -> None:
         check_engine(self.make, abilities=self.abilities, only=self.scenario, patience=patience)

@@ -185,7 +185,7 @@ def test_a_torch_model(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 2))
     task = asgd.tasks.torch(net, torch.nn.CrossEntropyLoss(), (inputs, targets), batch_size=16)
-    faulty = FaultyTask(task, AtJobs({40: Fault.KILL, 41: Fault.NAN}), tmp_path)
+    faulty = FaultyTask(task, AtJobs({10: Fault.NAN, 40: Fault.KILL}), tmp_path)
     with faulty.armed():
         run = train(
             tmp_path / "run",
@@ -196,7 +196,7 @@ def test_a_torch_model(tmp_path: Path) -> None:
             every=50,
             checkpoint_every=100,
         )
-    assert run.faults.deaths == 1
+    assert (run.faults.rejected, run.faults.deaths) == (1, 1)
     assert run.metrics["accuracy"][-1] > 0.8
     sound(run, 250)
 
