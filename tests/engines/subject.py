@@ -56,9 +56,9 @@ class Subject:
             raise AssertionError(f"it ended: {self.end()}")
         return line
 
-    def end(self) -> tuple[int, str, str]:
+    def end(self, patience: float = GUARD) -> tuple[int, str, str]:
         """(exit code, what it printed, its complaints), once it has ended."""
-        said, complaints = self.process.communicate(timeout=GUARD)
+        said, complaints = self.process.communicate(timeout=patience)
         return self.process.returncode, said, complaints
 
     def relatives(self) -> set[int]:

@@ -59,7 +59,11 @@ def listening(processes: set[int]) -> set[str]:
     """Local addresses, as the kernel writes them, that these processes listen at."""
     inodes = set()
     for process in processes:
-        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            descriptors = list(Path(f"/proc/{process}/fd").iterdir())
+        except OSError:
+            continue  # it has just ended
+        for descriptor in descriptors:
             try:
                 inodes.add(os.readlink(descriptor))
             except OSError:
@@ -113,6 +117,33 @@ def test_a_killed_server_leaves_no_process_and_its_folder_is_removed_by_the_next
     assert not folder.exists()
 
 
+def raylet(subject: Subject) -> Path:
+    """The folder of the cluster, as soon as its first raylet is there; Ray goes on with the start meanwhile."""
+    while True:
+        assert subject.process.poll() is None, subject.end()
+        for process in subject.relatives():
+            try:
+                words = Path(f"/proc/{process}/cmdline").read_text("utf-8", "replace").split("\0")
+            except OSError:
+                continue  # it has just ended
+            if words[0].endswith("/raylet"):
+                named = next(word for word in words if cluster.PREFIX in word)
+                return Path(named[named.index("/") :].partition("/ray/")[0])
+        threading.Event().wait(0.001)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: signal.Signals, expected: int) -> None:
+    with Subject(PROGRAM, tmp_path) as subject:
+        folder = raylet(subject)
+        assert folder.exists()
+        os.kill(subject.process.pid, number)
+        code, said, complaints = subject.end()
+        assert (code, said) == (expected, ""), complaints
+        subject.none_left()
+        assert not folder.exists()
+
+
 MODULE = """
 import os
 from pathlib import Path
@@ -121,8 +152,14 @@ from asyncsgd.testing.bench import Bowl
 
 
 class Mine(Bowl):
+    told = 0
+
     def update(self, x, worker, seed):
-        (Path({folder!r}) / f"{{os.getpid()}}.where").write_text(os.getcwd(), "utf-8")
+        if self.told != os.getpid():  # once, and at one stroke, as others read it
+            self.told = os.getpid()
+            file = Path({folder!r}) / f"{{self.told}}.where"
+            file.with_suffix(".new").write_text(os.getcwd(), "utf-8")
+            file.with_suffix(".new").rename(file)
         return super().update(x, worker, seed)
 
 
@@ -151,7 +188,7 @@ def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)
     words = f"train --resume --directory run --iterations {until}"
     with Subject(COMMAND, tmp_path, arguments=tuple(words.split())) as subject:
-        code, _, complaints = subject.end()
+        code, _, complaints = subject.end(patience=240.0)
         assert code == 0, complaints
     places = {Path(file.read_text("utf-8")) for file in tmp_path.glob("*.where")} - {tmp_path}
     assert [place.name.startswith("_ray_pkg_") for place in places] == [True]  # the workers' copy of the directory

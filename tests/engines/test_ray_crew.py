@@ -171,3 +171,35 @@ def test_a_start_without_some_says_why_they_are_not_there(stage: Stage) -> None:
         f"1 of the 2 workers that the run needs were there after {seconds:.0f} s: worker 1 died too often. Worker 1 is "
         "gone: its node has died. The cluster has 1 nodes with nothing free. Ask for less"
     )
+
+
+def test_whoever_dies_during_a_long_evaluation_was_there_until_then(stage: Stage) -> None:
+    """Nobody has looked for longer than the run may be without a worker; those who follow need a moment."""
+    with started(2) as crew:
+        crew.poll(0.1)
+        for worker in (0, 1):
+            give(crew, worker, worker)
+        crew.poll(0.1)
+        stage.now += crew._engine.start_timeout + 10.0
+        for worker in (0, 1):
+            stage.answers[f"compute {worker}"] = Gone("The actor died because its node has died.")
+        stage.far = {"hello 2", "hello 3"}
+        assert len(lost(crew.poll(0.1))) == 4
+        stage.far = set()
+        joined = [report for report in crew.poll(0.1) + crew.poll(0.1) if isinstance(report, Joined)]
+        assert sorted(worker for report in joined for worker in report.workers) == [0, 1]
+
+
+def test_what_cannot_be_closed_keeps_nothing_else_open(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(actor: Any) -> None:
+        raise Gone("not connected")
+
+    crew = started(2)
+    closed: list[str] = []
+    assert crew._cluster is not None
+    monkeypatch.setattr(crew._cluster, "close", lambda: closed.append("cluster"))
+    stage.kill = refuse  # type: ignore[method-assign]
+    with pytest.raises(Gone, match="not connected"):
+        crew.close()
+    assert closed == ["cluster"]
+    assert crew._post.points.descriptor == -1

@@ -102,7 +102,14 @@ def test_auto_follows_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.services.node_ip_address_from_perspective", lambda address: "10.1.2.3")
     assert _found() == "127.0.0.1:6379"  # where it listens, if it does on loopback alone
     monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: None)
-    with pytest.raises(EngineError, match="RAY_ADDRESS is not set, and none was started on this machine"):
+    for given in ("", "auto"):
+        monkeypatch.setenv("RAY_ADDRESS", given)
+        with pytest.raises(EngineError, match="RAY_ADDRESS names none, and none was started on this machine"):
+            _found()
+    monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: "127.0.0.1:6379")
+    assert _found() == "127.0.0.1:6379"
+    monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace())
+    with pytest.raises(EngineError, match="cannot be looked up with this version of Ray; pass host:6379"):
         _found()
 
 
@@ -132,6 +139,21 @@ def test_loopback_where_ray_was_imported_before(monkeypatch: pytest.MonkeyPatch)
 def test_a_ray_that_has_other_names_inside_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace())
     check_node("127.0.0.1:6379")
+    monkeypatch.setitem(sys.modules, "ray._private.ray_constants", constants := SimpleNamespace())
+    with loopback():
+        assert os.environ[CLUSTERS] == "0"
+    assert not vars(constants)
+
+
+def test_a_head_node_that_went_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    exceptions = pytest.importorskip("ray.exceptions")
+
+    def refuse(address: str) -> None:
+        raise exceptions.RpcError("timed out", 4)
+
+    monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace(GcsClient=refuse))
+    with pytest.raises(EngineError, match=r"the Ray cluster at 127.0.0.1:6379 does not answer \(.*timed out"):
+        check_node("127.0.0.1:6379")
 
 
 # ---------------------------------------------------------------------------------------------- connected already

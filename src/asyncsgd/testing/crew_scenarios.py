@@ -233,14 +233,19 @@ def closing(setting: Setting) -> None:
             bench.crew.close()
             _are_gone(bench.task.processes, setting.patience)
         del bench
-        before, left = left, (_descriptors(), threading.active_count())
-    if left != before:
-        raise BadEngine(f"(descriptors, threads) were {before} after one crew and {left} after another")
+        before, left = left, _held()
+    deadline = time.monotonic() + setting.patience
+    while any(now > then for now, then in zip(left, before, strict=True)):  # a line to a dead worker closes a bit later
+        if time.monotonic() > deadline:
+            raise BadEngine(f"(descriptors, threads) were {before} after one crew and {left} after another")
+        threading.Event().wait(0.01)
+        left = _held()
 
 
-def _descriptors() -> int:
+def _held() -> tuple[int, int]:
+    """(descriptors, threads) of this process."""
     folder = Path("/proc/self/fd")
-    return len(list(folder.iterdir())) if folder.exists() else 0
+    return len(list(folder.iterdir())) if folder.exists() else 0, threading.active_count()
 
 
 def _are_gone(processes: set[int], patience: float) -> None:

@@ -88,7 +88,8 @@ class Worker:
         opened: list[int] = []
         found = False
         try:
-            opened += [os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR) for descriptor in descriptors]
+            # One by one, so that those opened before one that cannot be are closed below.
+            opened.extend(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR) for descriptor in descriptors)
             found = os.pread(opened[2], KEY, 0) == key
         except OSError:
             pass  # another machine, or another user's process of the same number

@@ -7,13 +7,12 @@ import importlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from asyncsgd.core.errors import UsageError
 from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.ray.engine import Ray
 from asyncsgd.engines.ray.knock import check_connected, check_node, knock
+from asyncsgd.engines.ray.watch import Watch
 
 LOOPBACK = "127.0.0.1"
 LONGEST_FOLDER = 36
@@ -29,6 +29,9 @@ PREFIX = "asgd-ray-"
 LEAST_STORE = 100 * 1024**2
 SPARE = 0.6
 """The part of an object store that is used for vectors; the rest is for what Ray and the task need, and for gaps."""
+
+GIVES_UP = 50.0
+"""Seconds for which Ray waits at least, where nobody answers, before it gives up."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -46,8 +49,8 @@ class Cluster:
     def __init__(self, engine: Ray, vectors: int) -> None:
         """``vectors``: bytes of all points and updates that may be under way at once."""
         self._folder: Path | None = None
-        self._watchman: subprocess.Popen[bytes] | None = None
-        self._connected = False
+        self._watch: Watch | None = None
+        self._connected = self._up = False
         self.environment: dict[str, Any] | None = None
         """What Ray is to prepare for each worker; None: for the whole run, which it has been told already."""
         self._handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in place
@@ -69,6 +72,7 @@ class Cluster:
 
     def _start(self, engine: Ray, vectors: int) -> None:
         self._folder, self._lock = _folder()
+        self._watch = Watch(self._folder)
         total: dict[str, float] = {}
         for group in engine.group:
             for name, amount in group.needs.items():
@@ -87,36 +91,12 @@ class Cluster:
             _temp_dir=str(self._folder / "ray"),
             **_common(engine),
         )
-        self._watch()
         missing = graphics - self.ray.cluster_resources().get("GPU", 0.0)
         if missing > 0:
-            self.close()
             raise EngineError(
                 f"the workers need {graphics:g} GPUs, {missing:g} more than this machine has; pass the address of a "
                 "cluster that has them, or a smaller num_gpus (a fraction shares one)"
             )
-
-    def _watch(self) -> None:
-        """Should this process be killed, somebody ends what Ray would leave behind."""
-        node = self.ray._private.worker._global_node
-        raylets = node.all_processes.get("raylet", ())
-        if not raylets or not hasattr(os, "pidfd_open"):
-            return
-        line, self._line = os.pipe()
-        try:
-            program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchman.py"))]
-            about = [str(number) for number in (line, raylets[0].process.pid, os.getpgid(0))]
-            self._watchman = subprocess.Popen([*program, *about], pass_fds=[line], start_new_session=True)
-        finally:
-            os.close(line)
-
-    def _dismiss_watchman(self) -> None:
-        if self._watchman is not None:
-            with suppress(BrokenPipeError):  # somebody has killed it
-                os.write(self._line, b".")
-            os.close(self._line)
-            self._watchman.wait()
-            self._watchman = None
 
     def _reach(self, engine: Ray) -> None:
         assert engine.address is not None
@@ -132,14 +112,19 @@ class Cluster:
 
     def _init(self, complaint: str, **options: Any) -> None:
         self._connected = True
+        began = time.monotonic()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray leaves files open while it starts its processes
                 self.ray.init(logging_level="error", configure_logging=False, **options)
         except Exception as error:
             raise EngineError(f"{complaint}: {type(error).__name__}: {error}") from error
-        except SystemExit as error:  # Ray gives up by a signal to this very process
-            raise EngineError(f"{complaint}: it gave up after a long time") from error
+        except SystemExit as error:  # what SIGTERM does meanwhile; Ray gives up by sending it to this very process
+            seconds = time.monotonic() - began
+            if seconds < GIVES_UP:
+                raise SystemExit(128 + signal.SIGTERM) from error
+            raise EngineError(f"{complaint}: it gave up after {seconds:.0f} s") from error
+        self._up = True
 
     @property
     def store(self) -> float:
@@ -163,18 +148,29 @@ class Cluster:
 
     def close(self) -> None:
         """Hang up; a cluster that was started here ends."""
-        self._dismiss_watchman()
-        if self._connected:
-            self._connected = False
+        clean = False
+        try:
+            self._hang_up()
+            clean = self._up  # of a start that did not finish, Ray may leave all
+        finally:
+            if self._watch is not None:
+                self._watch.end(clean=clean)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                os.close(self._lock)
+                self._folder = None
+
+    def _hang_up(self) -> None:
+        if not self._connected:
+            return
+        self._connected = False
+        try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.ray.shutdown()
+        finally:
             if threading.current_thread() is threading.main_thread() and self._handler is not None:
                 signal.signal(signal.SIGTERM, self._handler)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            os.close(self._lock)
-            self._folder = None
 
 
 # ---------------------------------------------------------------------------------------------- reaching one
@@ -196,12 +192,15 @@ def _settings() -> Iterator[None]:
 def loopback() -> Iterator[None]:
     """Ray stays on loopback, also where it was imported before; its processes are told by the environment."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
-    before, given = constants.ENABLE_RAY_CLUSTER, os.environ.get(CLUSTERS)
-    constants.ENABLE_RAY_CLUSTER, os.environ[CLUSTERS] = False, "0"
+    before, given = getattr(constants, "ENABLE_RAY_CLUSTER", None), os.environ.get(CLUSTERS)
+    os.environ[CLUSTERS] = "0"
+    if before is not None:  # else a Ray that has other names inside
+        constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        if before is not None:
+            constants.ENABLE_RAY_CLUSTER = before
         if given is None:
             del os.environ[CLUSTERS]
         else:
@@ -224,16 +223,24 @@ def _common(engine: Ray) -> dict[str, Any]:
 
 def _found() -> str:
     """The address of the cluster that this machine belongs to."""
+    given = os.environ.get("RAY_ADDRESS", "")
+    if given not in ("", "auto"):
+        return given
     try:
         from ray._private.services import canonicalize_bootstrap_address
-
+    except ImportError as error:
+        raise EngineError("address = 'auto' cannot be looked up with this version of Ray; pass host:6379") from error
+    try:
         with loopback():  # else 127.0.0.1 becomes an address where a cluster on loopback does not listen
-            return os.environ.get("RAY_ADDRESS") or str(canonicalize_bootstrap_address("auto"))
-    except ConnectionError as error:
+            found = canonicalize_bootstrap_address("auto")
+    except ConnectionError:
+        found = None
+    if found is None:
         raise EngineError(
-            "address = 'auto' found no Ray cluster: RAY_ADDRESS is not set, and none was started on this machine; "
+            "address = 'auto' found no Ray cluster: RAY_ADDRESS names none, and none was started on this machine; "
             "start one with `ray start --head`, pass its address, or leave the address out to start one for this run"
-        ) from error
+        )
+    return str(found)
 
 
 def _folder() -> tuple[Path, int]:

@@ -106,14 +106,15 @@ class RayCrew(Crew):
         if self._closed:
             return
         self._closed = True
-        for member in self._members:
-            self._dismiss(member)
-        self._desk.close()
-        self._post.close()
-        self._package = None
-        if self._cluster is not None:
-            self._cluster.close()
-        self._threads.close()
+        with ExitStack() as parts:  # each of them, whatever becomes of the others; the last one first
+            parts.enter_context(self._threads)
+            if self._cluster is not None:
+                parts.callback(self._cluster.close)
+            parts.callback(self._post.close)
+            parts.callback(self._desk.close)
+            for member in reversed(self._members):
+                parts.callback(self._dismiss, member)
+            self._package = None
 
     # ------------------------------------------------------------------------------------------ beginnings
 
@@ -212,6 +213,8 @@ class RayCrew(Crew):
 
     def _died(self, member: Member, reason: str, events: list[Report]) -> None:
         was_present = member.present
+        if member.stage is not Stage.WAITING:  # it was there until now, however long nobody has looked
+            self._alone_since = time.monotonic()
         self._dismiss(member)
         if member in self._late:
             self._late.remove(member)

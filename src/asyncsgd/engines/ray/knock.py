@@ -85,10 +85,16 @@ def check_node(address: str) -> None:
     """Whether a node of the cluster runs on this machine: Ray takes in nobody else."""
     try:
         services: Any = importlib.import_module("ray._private.services")
+        unreachable: type[Exception] = importlib.import_module("ray.exceptions").RayError
+    except ImportError:
+        return
+    try:
         head = services.GcsClient(address=address)
         services.get_node_to_connect_for_driver(head, timeout_seconds=NEARBY)
-    except (ImportError, AttributeError, TypeError):
+    except (AttributeError, TypeError):
         return  # a Ray that has other names inside: it finds out by itself, only later
+    except unreachable as error:
+        raise EngineError(f"the Ray cluster at {address} does not answer ({error}); is its head node up?") from error
     except RuntimeError as error:
         raise EngineError(
             f"this machine is no node of the Ray cluster at {address} ({error}); make it one with `ray start "

@@ -1,7 +1,8 @@
-"""A process that outlives a killed server for a moment, to end what Ray leaves behind then.
+"""A process that ends what Ray leaves behind, when the server is killed or its start comes to nothing.
 
-Ray's main processes die with the server, but two helpers of its raylet live on for minutes. Run as a program, with
-nothing but the standard library: ``watchman.py (descriptor) (process of the raylet) (process group of the server)``.
+Ray's main processes die with a killed server, but two helpers of its raylet live on for minutes; and of a start that
+was interrupted Ray itself ends nothing. Run as a program, with nothing but the standard library: ``watchman.py
+(descriptor) (folder of the cluster) (process group of the server)``.
 """
 
 from __future__ import annotations
@@ -10,27 +11,56 @@ import os
 import select
 import signal
 import sys
+import time
 
 SECONDS = 30
-"""That the raylet may take to die."""
+"""That what was killed may take to die."""
 
 
-def main(line: int, raylet: int, group: int) -> None:
-    """Wait until the server says good-bye, or is gone without a word."""
+def main(line: int, folder: str, group: int) -> None:
+    """Wait until the server says good-bye, or is gone without a word, or hangs up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    try:
-        watched = os.pidfd_open(raylet)
-    except ProcessLookupError:
-        return
     if os.read(line, 1):
         return
-    select.select([watched], [], [], SECONDS)
-    for process in orphans(group, living()):
-        try:
-            os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue  # it went by itself
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        processes = living()
+        found = naming(folder, group, processes) or orphans(group, processes)
+        if not found:
+            return
+        end(found, deadline)
+
+
+def end(processes: list[int], deadline: float) -> None:
+    """Kill them, and wait until they are gone."""
+    watched = []
+    try:
+        for process in processes:
+            try:
+                watched.append(os.pidfd_open(process))
+                signal.pidfd_send_signal(watched[-1], signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it went by itself
+        for descriptor in watched:
+            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+    finally:
+        for descriptor in watched:
+            os.close(descriptor)
+
+
+def naming(folder: str, group: int, processes: dict[int, tuple[str, int, int]]) -> list[int]:
+    """Processes of this group that were told of the folder when they were started."""
+    found = []
+    for process, (_, _, its_group) in processes.items():
+        if its_group == group:
+            try:
+                with open(f"/proc/{process}/cmdline", "rb") as file:
+                    if os.fsencode(folder) in file.read():
+                        found.append(process)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended
+    return found
 
 
 def living() -> dict[int, tuple[str, int, int]]:
@@ -73,4 +103,4 @@ def orphans(group: int, processes: dict[int, tuple[str, int, int]]) -> list[int]
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
