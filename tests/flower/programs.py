@@ -106,7 +106,7 @@ class Programs:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=GUARD,
+            timeout=2 * GUARD,
             check=False,
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}\n{self.said()}"

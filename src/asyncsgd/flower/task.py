@@ -49,6 +49,7 @@ class FlowerTask:
         self.crew: FlowerCrew | None = None
         self._names: set[str] | None = None
         self._last = 0
+        self._epsilon: float | None = None
 
     def bind(self, crew: FlowerCrew) -> None:
         """The engine says whom to tell of evaluations."""
@@ -62,6 +63,11 @@ class FlowerTask:
     def initial(self) -> Vector:
         """The initial arrays as one vector."""
         return self._x.copy()
+
+    def planned(self) -> None:
+        """The model of this moment is evaluated next: what it has cost is known now, and more is spent meanwhile."""
+        if self._accountant is not None:
+            self._epsilon = self._accountant.spent().epsilon
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """What the user's function says of x."""
@@ -88,7 +94,7 @@ class FlowerTask:
         elif self._names != set(values):
             fix = f"return {sorted(self._names)} every time, or None"
             raise BadParameter("evaluate", sorted(values), "names other metrics than before", fix)
-        return values if self._accountant is None else {**values, "epsilon": self._accountant.spent().epsilon}
+        return values if self._epsilon is None else {**values, "epsilon": self._epsilon}
 
     def record(self, x: Vector) -> Any:
         """The arrays of a vector, with whatever is carried beside it."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import asdict
 from typing import Any
 
@@ -43,6 +46,8 @@ class Book:
         self._delay_sum, self._delay_max = 0, 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
         self._start = time.monotonic()
+        self.hurry: Callable[[], bool] = lambda: False
+        """Whether the run is to stop now."""
 
     def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
         """From now on this server is written about; ``seconds`` had passed before a resume."""
@@ -112,17 +117,34 @@ class Book:
     def _measure_meanwhile(self) -> None:
         """The same for a copy, in a thread; one at a time, so that none is left out."""
         self.catch_up()
-        iteration, seconds = self._server.iteration, self.seconds
+        if self._under_way is not None:
+            return  # the run is to stop
+        iteration, seconds, x = self._server.iteration, self.seconds, self._server.output.copy()
         self.metrics.plan(iteration)
-        thread = ThreadPoolExecutor(1, thread_name_prefix="asyncsgd-evaluation")
-        told = thread.submit(self.metrics.evaluate, iteration, self._server.output.copy())
-        thread.shutdown(wait=False)  # once this is done
+        told: Future[dict[str, Any] | None] = Future()
+
+        def evaluate() -> None:
+            try:
+                told.set_result(self.metrics.evaluate(iteration, x))
+            except BaseException as error:
+                told.set_exception(error)
+
+        # A daemon, as the user's function may hang: it must not keep the process from ending.
+        threading.Thread(target=evaluate, name="asyncsgd-evaluation", daemon=True).start()
         self._under_way = iteration, seconds, told
 
     def catch_up(self, *, wait: bool = True) -> None:
-        """Write down the evaluation that is under way, if there is one; without ``wait`` only if it has ended."""
-        if self._under_way is not None and (wait or self._under_way[2].done()):
-            (iteration, seconds, told), self._under_way = self._under_way, None
+        """Write down the evaluation that is under way, if there is one; without ``wait`` only if it has ended.
+
+        A run that is to stop waits no longer.
+        """
+        if self._under_way is None:
+            return
+        iteration, seconds, told = self._under_way
+        while wait and not told.done() and not self.hurry():
+            wait_for([told], TICK)
+        if told.done():
+            self._under_way = None
             self._enter(iteration, seconds, told.result())
 
     def _enter(self, iteration: int, seconds: float, told: dict[str, Any] | None) -> None:

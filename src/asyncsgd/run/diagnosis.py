@@ -173,7 +173,7 @@ def _about_waste(trace: Trace, delays: Delays, facts: list[str], problems: list[
     counts = trace.counts
     ended = max(1, sum(n for outcome, n in counts.items() if outcome is not Outcome.IN_FLIGHT))
     parts = {name: counts[Outcome[name.upper()]] / ended for name in ("dropped", "rejected", "lost", "cancelled")}
-    wasted = [f"{share:.1%} {name}" for name, share in parts.items() if share]
+    wasted = [f"{'under 0.1%' if share < 0.0005 else f'{share:.1%}'} {name}" for name, share in parts.items() if share]
     if wasted:
         facts.append(f"of all jobs that ended: {', '.join(wasted)}")
     if parts["dropped"] > 0.3:

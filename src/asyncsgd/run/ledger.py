@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asyncsgd.run.reading import BadRunDirectory
+
 NOISE = "noise.jsonl"
 """The seeds of noise: one line per start, with the iteration that it began at. As secret as what the noise hides."""
 
@@ -16,17 +18,24 @@ class Ledger:
     """A file of JSON lines, readable by its owner alone; a line that a kill tore is cut off."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(os.dup(self._file), "rb") as file:
-            text = file.read()
+        text = path.read_bytes() if path.exists() else b""
         whole = text[: text.rfind(b"\n") + 1]
-        os.ftruncate(self._file, len(whole))
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(folder)  # or its name may not survive a power cut
-        finally:
-            os.close(folder)
+            self.rows: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            fix = "restore it from a backup, or begin a run in another directory"
+            raise BadRunDirectory(f"{path} is damaged ({error}); {fix}") from error
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(self._file, len(whole))
+            folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)  # or its name may not survive a power cut
+            finally:
+                os.close(folder)
+        except OSError:
+            self.close()
+            raise
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Returns once the line is on the disk."""

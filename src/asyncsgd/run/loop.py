@@ -45,6 +45,7 @@ class Loop:
         with request.engine.start(request.task, request.method.work, request.task.initial()) as crew:
             self._begin(crew, checkpoint)
             with Interrupts() as interrupts:
+                self._book.hurry = lambda: interrupts.received is not None
                 try:
                     self._loop(crew, interrupts)
                     self._settle(crew, interrupts)
@@ -88,8 +89,8 @@ class Loop:
             recorder = self._files.resume(checkpoint, config, package)
             self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
             book.metrics.load(self._files.path)
-            if request.target is not None and book.metrics.rows:
-                book.reached = request.target.met(book.metrics.shown)
+            if request.target is not None:
+                book.reached = any(request.target.met(row) for row in book.metrics.rows)
             book.troubles.load(configuration.journal(self._files.path))
         if request.noise is not None:
             self._server.reseed(request.noise)
@@ -117,9 +118,8 @@ class Loop:
         self._book.begin()
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
-                self._take(crew, report)
-                if self._over():
-                    break
+                if isinstance(report, Noted) or not self._over():  # what was noted is not said again
+                    self._take(crew, report)
             self._book.tick()
 
     def _over(self) -> bool:
@@ -130,9 +130,11 @@ class Loop:
 
     def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
-        book = self._book
+        book, meanwhile = self._book, self._request.meanwhile
+        if meanwhile or book.hurry():
+            book.save()  # now, as what follows may take long, and whoever asked us to stop may lose patience
         book.catch_up()
-        if book.diverged is None and book.metrics.last != self._server.iteration:
+        if book.diverged is None and book.metrics.last != self._server.iteration and not (meanwhile and book.hurry()):
             book.measure()
         self._seconds = book.seconds  # now: stopping the workers takes time too
         if interrupts.received is None:

@@ -35,9 +35,12 @@ class Metrics:
         return iteration >= self._next
 
     def plan(self, iteration: int) -> None:
-        """The task is evaluated at this iteration."""
+        """The task is evaluated at this iteration; a task with a method ``planned`` hears of it before time goes on."""
         self._next = (iteration // self._every + 1) * self._every
         self.last = iteration
+        planned: Callable[[], None] | None = getattr(self._task, "planned", None)
+        if planned is not None:
+            planned()
 
     def evaluate(self, iteration: int, x: Vector) -> dict[str, Any] | None:
         """What the task says of x, or None if it has nothing to say this time.

@@ -16,13 +16,15 @@ from asyncsgd.engines.flower.letters import Letters
 from asyncsgd.engines.flower.member import Member, bias
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
-from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unwritten
+from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unkept, Unwritten
 from asyncsgd.engines.flower.rollcall import SELDOM, Reminder, Roll, RollCall
 from asyncsgd.engines.flower.roster import Roster, is_simulated
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
 
+LAST = 60.0
+"""Seconds that the end of a run waits for clients that evaluate, at most."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
 
@@ -98,7 +100,7 @@ class FlowerCrew(Crew):
         self._live.clear()
         self._drain(0.0, reports)
         self._note(self._told_since(), reports)
-        deadline = time.monotonic() + self._evaluations.patience
+        deadline = time.monotonic() + min(self._evaluations.patience, LAST)
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
                 reports += self.poll(min(left, SELDOM))
@@ -152,6 +154,9 @@ class FlowerCrew(Crew):
             case (_, Over(reason=reason)):
                 fix = "start it again, with resume=True to go on from the checkpoint"
                 self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
+            case (_, Unkept(reason=reason)):
+                fix = "make room and go on with resume=True"
+                self._fatal = EngineError(f"an update could not be kept on disk ({reason}); {fix}")
             case (letter, Unwritten(reason=reason)):
                 self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); mend it")
             case (letter, outcome):

@@ -72,8 +72,15 @@ class Memory:
     def keep(self, job: int, update: Vector) -> None:
         """Keep an update for `asyncsgd.replay`."""
         if self._engine.keep_updates and self._folder is not None:
-            with replacing(self._folder / UPDATES / f"{job:012d}.npy") as file:
-                np.save(file, update)
+            try:
+                with replacing(self._folder / UPDATES / f"{job:012d}.npy") as file:
+                    np.save(file, update)
+            except OSError as error:
+                raise NotKept(f"{self._folder}: {error.strerror or error}") from error
+
+
+class NotKept(Exception):
+    """The disk would not have an update: nobody's fault who sent it."""
 
 
 def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:

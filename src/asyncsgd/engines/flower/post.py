@@ -15,6 +15,7 @@ from typing import Any
 
 from asyncsgd.core.errors import WorkerError
 from asyncsgd.engines.flower.codes import SUPERLINKS, UNDELIVERED
+from asyncsgd.engines.flower.memory import NotKept
 from asyncsgd.engines.flower.words import clean
 
 SOONEST, LATEST = 0.05, 2.0
@@ -81,7 +82,14 @@ class Unwritten:
     reason: str
 
 
-Outcome = Good | Refused | Trouble | Over | Unwritten
+@dataclass(frozen=True)
+class Unkept:
+    """A good reply, but our own disk would not have it."""
+
+    reason: str
+
+
+Outcome = Good | Refused | Trouble | Over | Unwritten | Unkept
 
 
 class Post:
@@ -168,6 +176,8 @@ class Post:
             return Refused("the reply is from another node, or to another job")
         try:
             return Good(letter.read(reply.content), seconds)
+        except NotKept as error:
+            return Unkept(str(error))
         except Exception as error:  # a stranger's content may make anything happen
             kind = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
             return Refused(f"{kind}{clean(error)}")
