@@ -191,7 +191,7 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
         padding=(0, 1, 0, 0),
         show_edge=False,  # so that it fits into 80 columns
         title=f"{workers} workers, one {slowdown:g} times slower: seconds to {TARGET:.0%} accuracy",
-        caption="predicted: from the times per gradient alone; τ: delay, in updates",
+        caption="predicted: from the times per gradient alone, as if each worker had a processor; τ: delay, in updates",
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)

@@ -16,9 +16,9 @@ from run.common import Notes, sound, train
 from torch import nn
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.run.directory import NoRun
-from asyncsgd.run.named import named_method
+from asyncsgd.run.named import named_method, named_task
 
 MODULE = """
 import time
@@ -227,3 +227,13 @@ def test_an_end_of_file_is_no_abort(here: Path) -> None:
     assert words.endswith("EOFError: the data end here\n")
     assert "Aborted" not in words
     assert not (here / "runs").exists()
+
+
+def test_a_function_that_raises_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_broken.py").write_text("def task():\n    raise RuntimeError('no data here')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        UsageError, match=r"^mine_broken:task: calling it failed with RuntimeError: no data here \(.*2\)"
+    ):
+        named_task("mine_broken:task")

@@ -147,9 +147,10 @@ def _about_step(
         return
     used = float(method.step.stepsize)
     ratio = used / safe
+    worst = "; that is for the worst case, and this run learns" if learns and ratio > 1 else ""
     facts.append(
         f"step: {used:.3g}, which is {_times(ratio)} the largest one that the theory calls safe ({safe:.2g}, for "
-        f"L ≈ {smoothness:.3g} and these delays)"
+        f"L ≈ {smoothness:.3g} and these delays){worst}"
     )
     if learns is False and ratio > MUCH:
         would_help = delays.maximum > delays.concurrency and not isinstance(method.step, DelayAdaptive)

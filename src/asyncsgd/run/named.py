@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd import methods
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine, Group, processes, ray
 from asyncsgd.tasks.base import Task
@@ -37,12 +38,25 @@ def named_task(name: str) -> Task:
         except (TypeError, ValueError) as error:
             fix = "give its parameters defaults, or name a task that it made"
             raise BadParameter("task", name, f"cannot be called without arguments ({error})", fix) from error
-        found = found()
+        found = _called(name, found)
     if not hasattr(found, "update"):
         fix = "let it be a task such as asgd.tasks.torch(...), or a function that returns one"
         raise BadParameter("task", name, f"is a {type(found).__name__}", fix)
     task: Task = found
     return task
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except AsyncSGDError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
+        raise UsageError(
+            f"{name}: calling it failed with {type(error).__name__}: {error} ({where}); mend it"
+        ) from error
 
 
 def named_method(name: str, options: Mapping[str, Any]) -> Method:
