@@ -173,6 +173,12 @@ killed."""
     )
     assert explain(Exception("The actor died because its node has died.")) == "is gone: its node has died"
     assert explain(TimeoutError()) == "is gone: TimeoutError"
+    lost = (
+        "Failed to retrieve object 12ab. To see more, set a variable.\n\nAll copies of 12ab have been lost due to node "
+    )
+    assert explain(Exception(f"{lost}failure. Check cluster logs.")) == (
+        "is gone: All copies of 12ab have been lost due to node failure"
+    )
 
 
 def test_who_is_missing() -> None:

@@ -8,6 +8,8 @@ from asyncsgd.engines.ray.member import Member, Stage
 
 LOADING = "cannot load the task"
 BEGINNINGS = ("The actor is dead because ", "The actor died because of ", "The actor died because ")
+LOST = "Failed to retrieve object"
+"""How Ray begins where an answer was lost with its node; why comes last."""
 LONGEST = 200
 
 
@@ -18,7 +20,8 @@ def explain(error: Exception) -> str:
     'is gone: its node has died'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    words = next((line for line in lines if line.startswith(BEGINNINGS)), lines[0])
+    first = lines[-1] if lines[0].startswith(LOST) else lines[0]
+    words = next((line for line in lines if line.startswith(BEGINNINGS)), first)
     for beginning in BEGINNINGS:
         words = words.removeprefix(beginning)
     first, _, detail = words.partition(". ")
