@@ -175,9 +175,9 @@ def test_the_engine_of_a_resumed_run() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "task = None is missing; pass module:task, or --resume --directory DIR"),
-        (("mine_alone:made", "--iterations", "5"), "--stepsize = None is missing; pass one"),
-        (("mine_alone:made", "--stepsize", "1"), "--iterations = None is missing"),
+        ((), "task is missing; pass module:task, or --resume --directory DIR"),
+        (("mine_alone:made", "--iterations", "5"), "--stepsize is missing; pass one"),
+        (("mine_alone:made", "--stepsize", "1"), "--iterations is missing"),
         (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--resume"), "pass --directory DIR"),
         (("--resume", "--directory", "nowhere"), r"nowhere holds no run \(no run.json\)"),
         (("--resume", "--directory", "x", "--stepsize", "1"), "--stepsize = 1.0 cannot change in the middle of a run"),

@@ -63,7 +63,7 @@ def test_a_whole_file():
         ({"method": {"kind": "async_sgd", "stepsize": -1}}, r"method\.stepsize = -1 must be a positive"),
         ({"method": {"kind": "async_sgd", "stepsize": 1, "concurency": 3}}, "method.concurency is not known"),
         ({"method": {"kind": "clipped", "stepsize": 1}}, "method.kind = 'clipped' is not known"),
-        ({"method": {"kind": "async_sgd", "stepsize": 1, "noise": 1.0}}, "clip = None is missing"),
+        ({"method": {"kind": "async_sgd", "stepsize": 1, "noise": 1.0}}, "clip is missing"),
         ({"run": {"iteratons": 3}}, r"run\.iteratons is not known; did you mean iterations"),
         ({"run": {"iterations": "abc"}}, r"run\.iterations = 'abc' is of the wrong kind; write a whole number"),
         ({"run": {"iterations": True}}, "of the wrong kind"),

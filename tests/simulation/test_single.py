@@ -112,7 +112,7 @@ def bad_task(**parts):
             "a gradient has length 3",
         ),
         ({"seed": "a"}, asgd.errors.BadParameter, "seed = 'a' is no integer"),
-        ({"iterations": None}, asgd.errors.BadParameter, "iterations = None is missing"),
+        ({"iterations": None}, asgd.errors.BadParameter, "iterations is missing"),
         ({"iterations": 1e3}, asgd.errors.BadParameter, "iterations = 1000.0"),
         ({"every": 0}, asgd.errors.BadParameter, "every = 0"),
     ],

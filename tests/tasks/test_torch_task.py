@@ -273,7 +273,7 @@ def frozen():
         ({"workers": 0}, "workers = 0"),
         ({"calibration": 0}, "calibration = 0"),
         ({"local_steps": 0}, "local_steps = 0"),
-        ({"local_steps": 3}, "local_stepsize = None is missing"),
+        ({"local_steps": 3}, "local_stepsize is missing"),
         ({"local_steps": 3, "local_stepsize": -1.0}, "local_stepsize = -1.0"),
         ({"metrics": {"loss": max}}, "metrics = 'loss'"),
         ({"metrics": {"mine": 3}}, "metrics.*mine.*no function"),

@@ -48,6 +48,7 @@ app = typer.Typer(
     epilog="[bold]asyncsgd COMMAND --help[/bold] has examples. Exit codes: 0 done, 1 it could not be done or differs, "
     "2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.",
     no_args_is_help=True,
+    suggest_commands=False,  # click does that itself
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -52,7 +52,8 @@ class BadParameter(UsageError):
 
     def __init__(self, name: str, value: Any, problem: str, fix: str) -> None:
         self.name, self.value, self.problem, self.fix = name, value, problem, fix
-        super().__init__(f"{name} = {value!r} {problem}; {fix}")
+        given = "" if value is None and problem.startswith("is missing") else f" = {value!r}"
+        super().__init__(f"{name}{given} {problem}; {fix}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, self.value, self.problem, self.fix)

@@ -68,7 +68,7 @@ class Loop:
         checkpoint = None
         if self._files is not None and self._files.begun:
             if not request.resume:
-                fix = "pass resume=True to go on with it, or choose another directory"
+                fix = "pass resume=True to go on with it (--resume on the command line), or choose another directory"
                 raise BadParameter("directory", str(self._files.path), "holds a run already", fix)
             configuration.check_same(config, configuration.read(self._files.path))
             checkpoint, complaints = self._files.newest()

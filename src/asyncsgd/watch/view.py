@@ -154,7 +154,7 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     for heading in ("mean delay", *(("in flight",) if width >= NARROW else ()), "last update"):
         table.add_column(heading, justify="right", no_wrap=True)
     if width >= WIDE:
-        table.add_column("faults", justify="right", no_wrap=True)  # lost or rejected
+        table.add_column("lost", justify="right", no_wrap=True)  # or rejected
         table.add_column("deaths", justify="right", no_wrap=True)
     shown, hidden = (list(frame.workers), []) if len(frame.workers) <= room else _pick(frame.workers, room - 1)
     most = max((row.jobs for row in frame.workers), default=0)
