@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from engines.inline import Inline
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines import Group, ray
+from asyncsgd.engines import EngineError, Group, ray
+from asyncsgd.engines.ray import cluster
+from asyncsgd.engines.ray.actor import Terms, Worker
 from asyncsgd.engines.ray.member import Member, Stage
-from asyncsgd.engines.ray.watchman import living, orphans
+from asyncsgd.engines.ray.watchman import living, naming, orphans
 from asyncsgd.engines.ray.words import explain, missing
 from asyncsgd.run.listeners import Terminal
 from asyncsgd.run.named import named_engine
@@ -174,11 +177,9 @@ killed."""
     assert explain(Exception("The actor died because its node has died.")) == "is gone: its node has died"
     assert explain(TimeoutError()) == "is gone: TimeoutError"
     lost = (
-        "Failed to retrieve object 12ab. To see more, set a variable.\n\nAll copies of 12ab have been lost due to node "
+        "Failed to retrieve object 12ab. To see more, set a variable.\n\nAll copies of 12ab have been lost. Look there."
     )
-    assert explain(Exception(f"{lost}failure. Check cluster logs.")) == (
-        "is gone: All copies of 12ab have been lost due to node failure"
-    )
+    assert explain(Exception(lost)) == "is gone: All copies of 12ab have been lost"
 
 
 def test_who_is_missing() -> None:
@@ -210,6 +211,51 @@ def test_what_a_killed_server_leaves_behind_and_what_belongs_to_another() -> Non
     }
     assert orphans(ours, processes) == [20, 21, 22]
     assert os.getpid() in living()
+
+
+def test_a_process_is_known_by_the_folder_it_was_told_of(tmp_path: Path) -> None:
+    program = "import sys; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, f"--session={tmp_path}/ray/session"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs: before that, the kernel may not have its words yet
+        group = os.getpgid(0)
+        processes = {process.pid: ("python", os.getpid(), group), os.getpid(): ("python", 1, group)}
+        assert naming(str(tmp_path), group, processes) == [process.pid]
+        assert naming(str(tmp_path), group, {process.pid: ("python", 1, group + 1)}) == []
+        assert naming(str(tmp_path / "other"), group, processes) == []
+
+
+def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
+    worker = Worker()
+    here, nowhere = os.open("/dev/null", os.O_RDWR), 10**6
+    try:
+        worker._terms = Terms(0, 1, "float64", 1, None, 1.0, 0.0, (), (os.getpid(), here, nowhere, nowhere, b"key"))
+        before = os.listdir("/proc/self/fd")
+        assert not worker._attach()
+        assert os.listdir("/proc/self/fd") == before
+    finally:
+        os.close(here)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "words"), [(3, SystemExit, "143"), (107, EngineError, "it gave up after 107 s")]
+)
+def test_sigterm_while_ray_starts(
+    seconds: int, kind: type[BaseException], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From somebody else, or from Ray itself, which gives up like this."""
+    now = [1000.0]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def init(**_: Any) -> None:
+        now[0] += seconds
+        raise SystemExit(15)
+
+    here = cluster.Cluster.__new__(cluster.Cluster)
+    here.ray = SimpleNamespace(init=init)
+    with pytest.raises(kind, match=words):
+        here._init("Ray could not be started")
 
 
 def test_ray_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
