@@ -471,7 +471,8 @@ def test_impossible_hyper_parameter(place: int) -> None:
             make(value)
         error = caught.value
         assert error.name == name, f"{value!r} was blamed on {error.name}"
-        assert str(error).startswith(f"{name} = {error.value!r} ")
+        missing = value is None and error.problem.startswith("is missing")
+        assert str(error).startswith(f"{name} is missing" if missing else f"{name} = {error.value!r} ")
         assert error.fix, "no fix"
         assert str(error).endswith(f"; {error.fix}")
 
