@@ -82,6 +82,14 @@ def test_the_largest_l_counts(apart):
     assert "L ≈ 50" in "\n".join(seen.facts)
 
 
+def test_an_l_found_before_outlives_an_estimate_that_fails(monkeypatch):
+    monkeypatch.setattr("asyncsgd.run.diagnosis.estimate_smoothness", lambda task, x, workers: None)
+    task, method = asgd.tasks.quadratic(dim=4, workers=2), asgd.async_sgd(0.1)
+    run = asgd.simulate(task, method, asgd.durations.fixed([1.0, 1.0]), iterations=10)
+    seen = diagnose(run.trace, run.metrics, method, task, run.x, Faults(), known=50.0)
+    assert seen.smoothness == 50.0
+
+
 def test_what_a_task_has_to_say_is_printed(capfd):
     class Talks(Bowl):
         notes = ("BatchNorm: a job normalises by its own batch.",)

@@ -92,8 +92,8 @@ def _smoothness(
     facts: list[str],
 ) -> float | None:
     """L, where the step can be judged; else why it cannot is among the facts."""
-    why = unjudged(method)
-    if why is None and apart is None:
+    why = unjudged(method) or apart
+    if why is None:
         try:
             found = estimate_smoothness(task, x, workers)
         except Exception as error:  # the user's code, to which a trained model must not be lost
@@ -102,10 +102,8 @@ def _smoothness(
             if found is not None:
                 return max(found, known or 0.0)
             why = f"{BUDGET:g} s of gradients here were too few to estimate L"
-    elif why is None:
-        if known is not None:
-            return known
-        why = apart
+    if known is not None:
+        return known
     facts.append(f"the step cannot be judged: {why}")
     return None
 
