@@ -6,7 +6,7 @@ RUN    := $(VENV)/bin/python -m
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test check bench-simulate bench-engines bench-flower docs format venv clean
+.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -17,9 +17,26 @@ demo: $(VENV)/.demo ## digits, one straggler among four workers: waiting for it 
 paper: $(VENV)/.report ## check ten claims of the paper, in about three minutes: see paper/index.html
 	@$(RUN) asyncsgd paper
 
+# Groups of tests (tests/markers.py) stay in one process, in the order given there. One process more than processors, as
+# tests of Ray and Flower mostly wait.
+PROCESSES := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
+PYTEST := $(RUN) pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder --durations=10
+
 test: $(VENV)/.dev ## run all tests, on every processor
 	@[ ! -x .ci/packages ] || .ci/packages
-	$(RUN) pytest -n auto
+	$(PYTEST) --budgets
+
+quick: $(VENV)/.quick ## run the tests that need no browser, Ray, Flower or docs build, in under two minutes: before each commit
+	HYPOTHESIS_PROFILE=quick $(PYTEST) --doctest-ignore-import-errors -m "not (ray or flower or browser or docs or slow)"
+
+coverage: $(VENV)/.dev ## run all tests and say which lines of core, run and engines they reach: see htmlcov/index.html
+	@[ ! -x .ci/packages ] || .ci/packages
+	$(PYTEST) --cov --cov-report=html
+	@for room in core run engines; do \
+	  printf '%-8s %s %%\n' $$room "$$($(RUN) coverage report --format=total --include="src/asyncsgd/$$room/*")"; done
+
+dist: $(VENV)/pyvenv.cfg ## build sdist and wheel, and try the wheel in a clean environment without extras
+	$(VENV)/bin/python .ci/dist.py
 
 check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
 	$(RUN) ruff check
@@ -78,7 +95,12 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@$(PIP) -c constraints.txt -e '.[docs]'
 	@touch $(VENV)/.core $@
 
+$(VENV)/.quick: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing asyncsgd and the development tools"
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.core $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd, all its extras and the development tools"
 	@$(PIP) -c constraints.txt -e '.[dev,torch,ray,flower,report,docs,tensorboard,mlflow,wandb]'
-	@touch $(VENV)/.core $(VENV)/.demo $(VENV)/.report $(VENV)/.docs $@
+	@touch $(VENV)/.core $(VENV)/.demo $(VENV)/.report $(VENV)/.docs $(VENV)/.quick $@

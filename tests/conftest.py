@@ -3,13 +3,39 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
+from markers import Markers
 
-# Whoever starts the tests in the background may have made them deaf to Ctrl-C, which some of them send.
+# A shell that starts the tests in the background may have made them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first call of a compiled function compiles it, so a deadline per example would only measure that.
-# Tests are the same every time; HYPOTHESIS_PROFILE=search looks for new examples.
+# Tests are the same every time; HYPOTHESIS_PROFILE=search looks for new examples, quick takes a fifth of them.
 settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("search", deadline=None, derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--budgets", action="store_true", help="fail if tests of a kind took longer than their budget")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Markers())
+
+
+@pytest.fixture(autouse=True)
+def _markers_are_true(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that starts worker processes or Ray without the marker that says so."""
+    from asyncsgd.engines.processes.engine import Processes
+    from asyncsgd.engines.ray.engine import Ray
+
+    for engine, marker in ((Processes, "processes"), (Ray, "ray")):
+        if request.node.get_closest_marker(marker) is None and "engines/test_ray" not in str(request.node.path):
+
+            def refuse(*args: object, marker: str = marker) -> None:
+                pytest.fail(f"this test starts workers: mark it with @pytest.mark.{marker}")
+
+            monkeypatch.setattr(engine, "start", refuse)

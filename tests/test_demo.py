@@ -11,6 +11,8 @@ from rich.console import Console
 import asyncsgd as asgd
 from asyncsgd import demo
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
 METHODS = ["mini-batch", "asynchronous", "delay-adaptive", "Algorithm 2"]
 
 

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 
 from asyncsgd.cli import app
 
+pytestmark = [pytest.mark.docs, pytest.mark.processes]
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from core.checks import Watch, drive, spied
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from markers import examples
 
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import CancelledJob
@@ -160,9 +161,7 @@ def test_server_keeps_its_promises(name: str) -> None:
     machine = type(f"Machine_{name}", (ServerMachine,), {"dispatch": DISPATCH[name]})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=examples(25, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
     )
 
 

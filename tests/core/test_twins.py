@@ -9,8 +9,9 @@ from core.twins import dispatch as rule
 from core.twins import methods as twin
 from core.twins import optimizers, successors
 from core.twins.run import side_by_side
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from markers import examples
 
 from asyncsgd import methods as m
 from asyncsgd.core.dispatch import AlwaysBusy, Shuffled
@@ -319,7 +320,7 @@ def long_script(seed, length):
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@examples(30, database=None, suppress_health_check=list(HealthCheck))
 @given(script=SCRIPTS, start=st.integers(1, 6), dim=st.integers(1, 4), seed=st.integers(0, 2**64 - 1))
 def test_a_recipe_equals_its_twin(name, script, start, dim, seed):
     play(name, script, start=start, dim=dim, seed=seed)

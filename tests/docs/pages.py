@@ -11,6 +11,8 @@ DOCS = ROOT / "docs"
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 PRINTS = 'text title="prints"'
 """The info string of a block that shows what the python block before it prints; `...` stands for anything."""
+FOR_INSTANCE = 'text title="prints, for instance"'
+"""The same where it depends on the machine, for example on who was how fast: only how it starts is compared."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def steps(path: Path) -> list[tuple[Block, Block | None]]:
     for place, block in enumerate(found):
         if block.info.split(" ")[0] == "python":
             after = found[place + 1] if place + 1 < len(found) else None
-            steps.append((block, after if after is not None and after.info == PRINTS else None))
+            steps.append((block, after if after is not None and after.info in (PRINTS, FOR_INSTANCE) else None))
     return steps
 
 

@@ -15,6 +15,8 @@ from report import browser
 pytest.importorskip("mkdocs", reason="the site needs its tools: pip install 'asyncsgd[docs]', or make docs")
 pytest.importorskip("mkdocstrings", reason="the site needs its tools: pip install 'asyncsgd[docs]', or make docs")
 
+pytestmark = pytest.mark.docs
+
 
 def build(config, site):
     """Run MkDocs where nothing outside can be reached; its exit code and words."""

@@ -28,6 +28,7 @@ class Nodes:
             initialize_head=True, head_node_args={**self._common, "num_cpus": 4, "temp_dir": folder}
         )
         self.address: str = self._cluster.address
+        self.head: str = self._cluster.head_node.node_id
 
     def add(self, num_cpus: int, num_gpus: int = 0, **resources: float) -> Any:
         """One more node; graphics processors are there on paper only."""

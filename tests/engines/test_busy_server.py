@@ -16,6 +16,8 @@ from asyncsgd.engines.processes.crew import ProcessCrew
 from asyncsgd.testing import Abilities
 from asyncsgd.testing.bench import Setting
 
+pytestmark = pytest.mark.processes
+
 
 class LaterClock:
     """The time module, as it looks an hour after."""

@@ -12,6 +12,8 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.testing import SCENARIOS, BadEngine, check_engine
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_processes(scenario: str) -> None:
@@ -24,6 +26,7 @@ def test_an_engine_of_few_abilities(kind: type[InlineCrew]) -> None:
     check_engine(partial(Inline, kind=kind), abilities=ABILITIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUGS)
 def test_the_bug_is_caught(name: str) -> None:
     bug = BUGS[name]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import asyncsgd as asgd
 from asyncsgd.engines.processes.memory import Slots
@@ -49,6 +50,7 @@ def test_untouched_memory_costs_nothing() -> None:
     slots.close()
 
 
+@pytest.mark.processes
 def test_more_versions_in_flight_than_descriptors_are_usual() -> None:
     """Half as many descriptors as versions must do."""
     import resource

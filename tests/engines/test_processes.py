@@ -27,6 +27,8 @@ from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
 from asyncsgd.testing.faults import Gate, job_seed
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from engines.ray_nodes import Nodes
 
 pytestmark = [
-    pytest.mark.xdist_group("ray"),
+    pytest.mark.ray,
     # Not imported here: Ray reads its settings when it is.
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
 ]

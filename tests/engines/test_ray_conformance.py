@@ -16,7 +16,7 @@ import asyncsgd as asgd
 from asyncsgd.engines.ray import post
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("nodes")]
+pytestmark = pytest.mark.usefixtures("nodes")
 
 ABILITIES = Abilities(stops=False, cleans_up=False)  # a job that runs is not stopped, and the cluster lives on
 CREW = [name for name in SCENARIOS if not name.startswith("train") and name != "closing"]

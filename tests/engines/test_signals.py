@@ -19,6 +19,8 @@ import asyncsgd as asgd
 from asyncsgd.run import Listener
 from asyncsgd.testing.bench import Bowl
 
+pytestmark = pytest.mark.processes
+
 class Tell(Listener):
     def measured(self, iteration, seconds, metrics):
         print(iteration)
@@ -57,6 +59,7 @@ def resumed(folder: Path, least: int) -> None:
 
 
 # Busy in Python, and busy in a call that does not look at signals.
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "seconds=[0, 0, 3600]"])
 def test_a_killed_server_leaves_no_process_and_no_memory(tmp_path: Path, options: str) -> None:
     with started(tmp_path, options) as subject:
@@ -72,6 +75,7 @@ def test_a_killed_server_leaves_no_process_and_no_memory(tmp_path: Path, options
     resumed(tmp_path, least=50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_saves_and_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with started(tmp_path) as subject:
@@ -91,6 +95,7 @@ def test_an_interrupt_saves_and_ends(tmp_path: Path, number: signal.Signals, cod
     resumed(tmp_path, least=100)
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_acts_at_once(tmp_path: Path) -> None:
     """The first one waits for an evaluation that never ends."""
     program = """

@@ -20,6 +20,8 @@ from asyncsgd.core.work import Gradient
 from asyncsgd.engines import EngineError, processes
 from asyncsgd.testing.bench import Bowl
 
+pytestmark = pytest.mark.processes
+
 # A task of its own module, no guard: a worker that ran this file again would start workers, and so on.
 PROGRAM = """
 import numpy as np

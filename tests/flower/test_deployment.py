@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from asyncsgd.run.directory import read_trace
 
 pytestmark = [
-    pytest.mark.xdist_group("flower"),
+    pytest.mark.flower,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="openssl or ssh-keygen is not installed"

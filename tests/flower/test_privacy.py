@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -51,7 +52,7 @@ def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: 
     assert accountant.spent().contributions == np.sqrt(max(expected.values(), default=0))
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.floats(0.5, 5.0))
 def test_gaussians_compose_to_one(times: list[int], z: float) -> None:
     """One mechanism with multiplier z / √(Σ c²) costs what all of them cost, by the accountant itself."""

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 import asyncsgd as asgd
 from asyncsgd.run.directory import in_use, read_lines, read_trace
 
-pytestmark = [pytest.mark.xdist_group("flower"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(600)]
 CLIENTS = 4
 
 

@@ -59,6 +59,7 @@ def status(iteration: int, seconds: float) -> Status:
     return Status(iteration, 100, seconds, 50.0, 2, 1.5, 3, {})
 
 
+@pytest.mark.processes
 def test_a_run_in_order() -> None:
     logger = Fake()
     run = train(None, logger)
@@ -90,6 +91,7 @@ def test_rows_are_written_now_and_then() -> None:
     ]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("fails", ["write", "say", "finish", "close"])
 def test_a_logger_that_fails_is_silent_and_the_run_goes_on(fails: str) -> None:
     logger = Fake(fails=fails)
@@ -116,6 +118,7 @@ class Interjects(Listener):
 # ---------------------------------------------------------------------------------------------- ids
 
 
+@pytest.mark.processes
 def test_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     first = Fake()
     train(tmp_path, first)
@@ -126,6 +129,7 @@ def test_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     assert second.of("open") == [{"id": 1}]
 
 
+@pytest.mark.processes
 def test_a_run_that_begins_anew_does_not(tmp_path: Path) -> None:
     """The directory is one in which a run was begun and never came to a checkpoint."""
     (tmp_path / "loggers.json").write_text('{"fake": {"id": 77}, "other": {"id": 3}}', "utf-8")
@@ -143,6 +147,7 @@ def test_ids_that_are_damaged(tmp_path: Path, text: str) -> None:
         Fake().started({**CONFIG, "directory": str(tmp_path), "resumed_at": 20})
 
 
+@pytest.mark.processes
 def test_a_run_that_fails_is_closed_as_such(tmp_path: Path) -> None:
     logger = Fake()
     with pytest.raises(WorkersFailed):

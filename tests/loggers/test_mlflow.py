@@ -56,6 +56,7 @@ def pairs(run: TrainingRun, name: str) -> list[tuple[int, float]]:
     return list(zip(run.metrics["iteration"].tolist(), run.metrics[name].tolist(), strict=True))
 
 
+@pytest.mark.processes
 def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     seen = Seen()
     logger = asgd.loggers.mlflow("numbers", tracking_uri=store, every=1e-9)
@@ -79,6 +80,7 @@ def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     assert Path(store.removeprefix("sqlite:///")).parent in artifact(found, "summary.json").parents
 
 
+@pytest.mark.processes
 def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.mlflow("resumed", tracking_uri=store), iterations=40)
     [before] = runs(store, "resumed")
@@ -91,6 +93,7 @@ def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
     assert after.data.tags["resumed_at"] == "40"
 
 
+@pytest.mark.processes
 def test_a_run_that_fails(store: str, tmp_path: Path) -> None:
     seen = Seen()
     logger = asgd.loggers.mlflow("fails", tracking_uri=store)
@@ -103,6 +106,7 @@ def test_a_run_that_fails(store: str, tmp_path: Path) -> None:
     assert seen.notes
 
 
+@pytest.mark.processes
 def test_a_run_that_diverges(store: str) -> None:
     train(None, asgd.loggers.mlflow("diverges", tracking_uri=store), task=Exploding(at=25.0), iterations=10**5)
     [found] = runs(store, "diverges")
@@ -110,6 +114,7 @@ def test_a_run_that_diverges(store: str) -> None:
     assert "directory" not in found.data.params
 
 
+@pytest.mark.slow
 def test_names_that_mlflow_does_not_take(store: str) -> None:
     logger = asgd.loggers.mlflow("names", name="mine", tracking_uri=store)
     logger.started({**CONFIG, "method": "x" * 10_000})

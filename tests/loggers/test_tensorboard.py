@@ -39,6 +39,7 @@ def float32(values: Any) -> list[float]:
     return [float(value) for value in np.asarray(values, np.float32)]
 
 
+@pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
     run = train(tmp_path / "run", asgd.loggers.tensorboard(tmp_path / "board", every=1e-9), others=[seen])
@@ -55,6 +56,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.processes
 def test_words_come_back(tmp_path: Path) -> None:
     run = train(tmp_path, asgd.loggers.tensorboard())
     board = tmp_path / "tensorboard"
@@ -71,6 +73,7 @@ def test_words_come_back(tmp_path: Path) -> None:
     assert bars[:, 2].sum() == len(run.trace.delays.values)
 
 
+@pytest.mark.processes
 def test_notes_come_back_and_a_failed_run_is_kept(tmp_path: Path) -> None:
     seen = Seen()
     with pytest.raises(WorkersFailed):
@@ -94,6 +97,7 @@ def test_a_resumed_run_takes_the_place_of_what_it_repeats(tmp_path: Path) -> Non
     assert scalars(board, "loss") == {0: 100.0, 10: 110.0, 20: 120.0, 30: 7.0}
 
 
+@pytest.mark.processes
 def test_a_real_resume(tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.tensorboard(), iterations=40)
     run = train(tmp_path, asgd.loggers.tensorboard(), iterations=80, resume=True)

@@ -22,6 +22,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
 
+@pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
     run = train(tmp_path, asgd.loggers.wandb("digits", every=1e-9, tags=["mine"]), others=[seen])
@@ -43,6 +44,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
     assert found.code == 0
 
 
+@pytest.mark.processes
 def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.wandb(), iterations=40)
     run = train(tmp_path, asgd.loggers.wandb(), iterations=80, resume=True)
@@ -52,6 +54,7 @@ def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
     assert first.of("loss") + second.of("loss") == pairs
 
 
+@pytest.mark.processes
 def test_a_run_that_fails(tmp_path: Path) -> None:
     seen = Seen()
     logger = asgd.loggers.wandb(directory=tmp_path / "elsewhere")

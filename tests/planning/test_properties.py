@@ -1,15 +1,16 @@
 """What holds for any durations: units, symmetry, the advice against its own table."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 
 import asyncsgd as asgd
 from asyncsgd.planning.advice import WORTH
 from asyncsgd.planning.candidates import SIMPLEST_FIRST, concurrencies, on_everybody
 from asyncsgd.planning.fleet import fleet
 
-few = settings(max_examples=8)
+few = examples(8)
 seconds = st.integers(1, 64).map(lambda k: k / 8)
 fixed = st.lists(seconds, min_size=2, max_size=6)
 measured = st.lists(st.lists(seconds, min_size=1, max_size=4), min_size=2, max_size=5)

@@ -136,6 +136,7 @@ def test_the_loss_is_what_is_meant(runs: dict[str, asgd.Run]) -> None:
     assert asgd.plot.convergence(runs["async"]).get_ylabel() == "loss"
 
 
+@pytest.mark.processes
 def test_a_target_is_drawn(tmp_path: Path) -> None:
     run = asgd.train(
         asgd.tasks.quadratic(workers=2),

@@ -13,18 +13,18 @@ from asyncsgd.report.subject import Subject
 from asyncsgd.trace import Trace
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     with Browser(tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def storm():
     return stormy(400, workers=6, concurrency=11)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pages(tmp_path_factory, storm):
     """One page of every kind."""
     task = asgd.tasks.quadratic(workers=4, noise=0.1)

@@ -177,6 +177,7 @@ def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> No
 # ---------------------------------------------------------------------------------------------- the command line
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -23,6 +23,8 @@ from asyncsgd.testing.bench import Bowl, WritingBowl
 from asyncsgd.testing.faults import job_seed
 from asyncsgd.testing.ledger import Watched, WatchedCrew
 
+pytestmark = pytest.mark.processes
+
 LONGER = int(os.environ.get("ASYNCSGD_CHAOS", "1"))
 """ASYNCSGD_CHAOS=20 makes the runs twenty times as long."""
 
@@ -87,6 +89,7 @@ class Killing(Watched):
 crews: list[KillingCrew] = []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300 * LONGER)
 @pytest.mark.parametrize(
     ("method", "task", "iterations"),

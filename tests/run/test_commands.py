@@ -17,6 +17,8 @@ from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.run import checkpoint
 from asyncsgd.run.named import named_engine, named_method, named_task, settings
 
+pytestmark = pytest.mark.processes
+
 MODULE = """
 import numpy as np
 
@@ -57,6 +59,7 @@ def call(*arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.replace("evaluated\n", ""), done.stderr
 
 
+@pytest.mark.slow
 def test_train_replay_and_resume(here: Path) -> None:
     """The task's class is in a module beside the run, and every command finds it there."""
     code, said, complaints = call(
@@ -79,6 +82,7 @@ def test_train_replay_and_resume(here: Path) -> None:
     assert (code, json.loads(said)["iterations"]) == (0, 45)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals, code: int) -> None:
     options = ("--stepsize", "0.01", "--iterations", "1000000000", "--every", "10", "--workers", "2")

@@ -37,6 +37,7 @@ def saved(directory: Path) -> list[int]:
     return [int(path.stem) for path in checkpoint.listed(directory / "checkpoints")]
 
 
+@pytest.mark.processes
 def test_what_is_in_it(tmp_path: Path) -> None:
     run = train(tmp_path / "deep" / "run", iterations=70, keep=2, engine=asgd.engines.processes(2))
     assert run.directory == tmp_path / "deep" / "run"

@@ -14,10 +14,13 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
 from asyncsgd.run.directory import read_lines, read_trace
 
+pytestmark = pytest.mark.processes
+
 KILLS = 25 * int(os.environ.get("ASYNCSGD_CHAOS", "1"))
 """ASYNCSGD_CHAOS=20 looks twenty times as hard."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 * KILLS)
 @pytest.mark.parametrize("method", ["async_sgd", "fedbuff"])
 def test_killed_at_random_instants(tmp_path: Path, method: str) -> None:

@@ -145,12 +145,14 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert sum(told) == 60
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("dim", [1, 65, 20_000])
 def test_bits_of_every_size(tmp_path: Path, dtype: type, dim: int) -> None:
     sound(train(tmp_path, iterations=40, task=WritingBowl(dim, dtype), engine=processes(2)), 40)
 
 
+@pytest.mark.processes
 def test_membership_is_replayed(tmp_path: Path) -> None:
     """MIFA waits until everybody present was heard; who that is changes as workers die and come back."""
     task = FaultyTask(Bowl(), AtJobs(dict.fromkeys((0, 1, 2, 9, 10, 31), Fault.KILL)), tmp_path)
@@ -174,6 +176,7 @@ def test_the_saved_model_is_compared_with_all_its_bits(tmp_path: Path) -> None:
     assert run.trace.iterations == 60
 
 
+@pytest.mark.processes
 def test_a_torch_model(tmp_path: Path) -> None:
     """A small network in float32 by three workers, one killed on the way.
 

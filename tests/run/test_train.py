@@ -34,6 +34,7 @@ def saved(directory: Path) -> list[int]:
 # ---------------------------------------------------------------------------------------------- the end
 
 
+@pytest.mark.processes
 def test_it_learns(tmp_path: Path) -> None:
     run = train(tmp_path, iterations=200, engine=processes(2))
     assert run.metrics["loss"][-1] < 0.1 * run.metrics["loss"][0]
@@ -99,6 +100,7 @@ def test_wrong_parameters(tmp_path: Path, options: dict[str, Any], words: str) -
 # ---------------------------------------------------------------------------------------------- going on
 
 
+@pytest.mark.processes
 def test_a_finished_run_goes_on(tmp_path: Path) -> None:
     first = train(tmp_path, iterations=50)
     same = train(tmp_path, iterations=50, resume=True)
@@ -134,6 +136,7 @@ def test_methods_with_memories_go_on(tmp_path: Path) -> None:
         sound(train(tmp_path / name, iterations=60, method=method, resume=True), 60)
 
 
+@pytest.mark.processes
 def test_other_threads_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay uses for every part of the run as many threads as its workers had."""
     train(tmp_path, iterations=20, engine=processes(2, threads=1))
@@ -336,6 +339,7 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path: Path) -> N
     assert run.trace.iterations < 1000
 
 
+@pytest.mark.processes
 def test_a_model_that_is_infinite_before_it_is_measured(tmp_path: Path) -> None:
     """All updates are refused then, every worker is retired, and that is seen for what it is."""
     method = asgd.async_sgd(1e200)
@@ -364,6 +368,7 @@ def test_a_loss_that_is_not_finite_ends_the_run() -> None:
 # ---------------------------------------------------------------------------------------------- faults
 
 
+@pytest.mark.processes
 def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> None:
     notes = Notes()
     with pytest.raises(WorkersFailed, match=r"worker \d failed 3 times in a row, at last with Runtime") as told:
@@ -389,6 +394,7 @@ def test_an_exception_with_other_words_each_time_is_shown_once() -> None:
     assert len([note for note in notes.of("noted") if "an exception in your code" in note]) == 1
 
 
+@pytest.mark.processes
 def test_exceptions_now_and_then_are_counted(tmp_path: Path) -> None:
     """Every round waits for everybody, so that the run does not end before a slow worker has come to its fault."""
     task = FaultyTask(Bowl(), AtJobs(dict.fromkeys((3, 17, 30), Fault.RAISE)), tmp_path)
@@ -399,6 +405,7 @@ def test_exceptions_now_and_then_are_counted(tmp_path: Path) -> None:
     sound(run, 60)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("method", "engine"), [(METHOD, Inline(3)), (asgd.minibatch_sgd(0.05), processes(3))])
 def test_a_worker_that_sends_rubbish_is_retired(tmp_path: Path, method: Any, engine: Any) -> None:
     """With processes the method waits for everybody: else the others may be done before the first bad update comes."""
@@ -419,6 +426,7 @@ def test_rubbish_from_everybody_ends_the_run(tmp_path: Path) -> None:
     assert saved(tmp_path) == [0]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("early", [False, True])
 def test_retired_with_jobs_in_its_queue(tmp_path: Path, early: bool) -> None:
     """Several bad updates of one worker can be in one list of reports; it is retired in the middle of it.
@@ -432,6 +440,7 @@ def test_retired_with_jobs_in_its_queue(tmp_path: Path, early: bool) -> None:
     sound(run, 300)
 
 
+@pytest.mark.processes
 def test_whoever_keeps_dying_ends_the_run_and_it_is_saved(tmp_path: Path) -> None:
     task = FaultyTask(Bowl(), AtJobs(dict.fromkeys(range(100, 400), Fault.KILL)), tmp_path)
     with task.armed(), pytest.raises(EngineError, match="died 5 times in a row without finishing a job"):

@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 
 from asyncsgd import methods
 from asyncsgd.core.errors import BadParameter
@@ -51,7 +52,7 @@ def test_offline_windows_pause_a_job():
 
 
 @given(st.lists(st.sampled_from([1.0, 1.5, 2.0, 0.1]), min_size=1, max_size=5), st.integers(0, 9))
-@settings(max_examples=30)
+@examples(30)
 def test_without_modifiers_it_is_begin_plus_draw(means, seed):
     durations = du.exponential(means)
     trace, _ = run(durations, methods.async_sgd(0.1), 40, seed)

@@ -8,8 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from markers import examples
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadTraceFile, UsageError
@@ -19,7 +20,7 @@ from asyncsgd.trace import Jobs, Trace
 
 seconds = st.floats(1e-9, 1e9)
 tables = st.lists(st.lists(seconds, min_size=1, max_size=5), min_size=1, max_size=5)
-fixtures_are_fine = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+fixtures_are_fine = examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def samples_of(durations):
@@ -159,7 +160,7 @@ def test_a_loss_noticed_late_does_not_make_times_negative():
     st.sampled_from(["busy", "federated", "over"]),
     st.integers(0, 5),
 )
-@settings(max_examples=25)
+@examples(25)
 def test_a_simulated_run_gives_back_its_durations(seconds, which, seed):
     """Quarters of a second: begin + duration - begin is then exact, also behind queues and cancelled jobs."""
     n = len(seconds)

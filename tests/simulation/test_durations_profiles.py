@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 from numba import njit
 from scipy import stats
 
@@ -96,7 +97,7 @@ def test_finish_agrees_with_the_twin_when_speeds_repeat(profile, more, begin, wo
     assert durations.finish(1, begin, work) == twin.finish(begin, work)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.dictionaries(moments, st.sampled_from([0.0, 0.3, 1.0, 1.7, 1e-3, 50.0]), min_size=1, max_size=6),
     st.none() | st.floats(0.01, 50),

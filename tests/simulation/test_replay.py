@@ -4,8 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
@@ -67,7 +68,7 @@ def through_server(task, method, durations, iterations, seed):
     return server.x
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(methods, st.sampled_from(sorted(TASKS)), st.integers(1, 80), st.integers(0, 3))
 def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations, seed):
     task, durations = TASKS[name], times.exponential([1.0, 1.0, 2.0, 7.0])

@@ -4,8 +4,9 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from markers import examples
 
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
@@ -85,7 +86,7 @@ def compiled(method, durations, iterations, seed):
     return plan, to_trace(arrivals, weighed, share(method, weighed.weight), {})
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(dispatches, step_rules, gathers, workers(), st.integers(1, 60), st.integers(0, 5))
 def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, durations, iterations, seed):
     method = Method("any", step, dispatch, gather=gather)
@@ -94,7 +95,7 @@ def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, durations, i
     trace.check()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(dispatches, workers(), st.integers(1, 60), st.data())
 def test_a_run_cut_short_is_a_shorter_run(dispatch, durations, iterations, data):
     less = data.draw(st.integers(1, iterations))

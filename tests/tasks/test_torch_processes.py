@@ -14,6 +14,8 @@ from torch.utils.data import TensorDataset
 
 import asyncsgd as asgd
 
+pytestmark = pytest.mark.processes
+
 
 def tasks():
     inputs, targets = digits().tensors
@@ -90,6 +92,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 def test_forks_give_the_same_bits():
     script = FORK.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200)

@@ -9,8 +9,9 @@ import sys
 import polars as pl
 import pytest
 from histories import History, busy_run, histories
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from markers import examples
 
 from asyncsgd.core.errors import BadTraceFile, TraceError
 from asyncsgd.core.events import Outcome
@@ -33,7 +34,7 @@ numbers = itertools.count()
 
 
 @given(histories(), st.integers(1, 10))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_log_gives_back_the_trace(tmp_path, history, every):
     path = tmp_path / str(next(numbers))
     with TraceLog(path) as log:
@@ -121,7 +122,7 @@ def test_polars_opens_a_closed_log(tmp_path):
 
 
 @given(histories(), st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_reopening_a_torn_log_goes_on_from_its_last_flush(tmp_path, history, data):
     path = tmp_path / str(next(numbers))
     cut = data.draw(st.integers(0, len(history.events)))

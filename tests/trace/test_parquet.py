@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from histories import busy_run, histories
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from markers import examples
 
 from asyncsgd.core.errors import BadTraceFile
 from asyncsgd.core.events import Outcome
@@ -25,7 +26,7 @@ def history():
 
 
 @given(histories())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@examples(50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_gives_back_the_trace(tmp_path, history):
     path = tmp_path / "trace.parquet"
     trace = history.trace()
