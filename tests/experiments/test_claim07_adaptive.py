@@ -44,7 +44,7 @@ def test_the_verdict_follows_the_numbers():
     verdict, why = claim07.judge([safe, literal])
     assert verdict == Verdict.FAILS
     assert "our default" in why
-    for broken in (replace(safe, kept=0.2), replace(safe, worse=2.0)):
+    for broken in (replace(safe, kept=0.7), replace(safe, worse=2.0)):
         verdict, why = claim07.judge([broken, replace(literal, worse=1.5)])
         assert verdict == Verdict.FAILS
         assert "our default" not in why

@@ -27,7 +27,7 @@ T, ETA = 1000, 1e-3
             1 / (2 * L * C),
         ),
         (
-            theorem2(C, **KNOWN, weights=[1.0, 0.5]),
+            theorem2(C, **KNOWN, weights=[1.0, 0.5], delays=[C, 2 * C]),
             (2 * R0 + 4 * L * S2 * ETA**2 * (1 + 0.25) * T / 2) / (ETA * 1.5 * T / 2),
             1 / (4 * L * C),
         ),
@@ -137,6 +137,49 @@ def test_theorem_2_reads_the_weights_of_a_run():
     trace = asgd.simulate(task, asgd.delay_adaptive(0.01), speeds, iterations=200).trace
     weights = [min(1.0, 3 / max(tau, 1)) for tau in trace.delay.tolist()]
     assert trace.step / 0.01 == pytest.approx(weights)
-    assert theorem2(trace, **KNOWN) == theorem2(3, **KNOWN, weights=weights)
+    assert theorem2(trace, **KNOWN) == theorem2(3, **KNOWN, weights=weights, delays=trace.delay)
     assert theorem2(trace.delays, **KNOWN).share == pytest.approx(np.mean(weights), abs=0.02)
-    assert theorem2(3, **KNOWN).share == 0.25 < theorem2(trace, **KNOWN).share
+    assert theorem2(3, **KNOWN).share == 0.75 + 0.25 / 3 < theorem2(trace, **KNOWN).share
+
+
+def test_theorem_2_lowers_its_step_for_weights_above_its_condition_and_says_why():
+    """Theorem 2 asks η w_t <= 1/(4L max(τ_C, τ_t)); a threshold of 2τ_C gives whole steps at delays up to 2τ_C."""
+    task = asgd.tasks.quadratic(dim=2, workers=4)
+    speeds = asgd.durations.fixed([1.0, 1.0, 1.0, 2.4])
+    trace = asgd.simulate(task, asgd.delay_adaptive(0.01, rule="drop"), speeds, iterations=200).trace
+    weights = trace.step / 0.01
+    longest = int(trace.delay[weights > 0].max())
+    assert 4 < longest <= 8
+    bound = theorem2(trace, **KNOWN, weights=weights)
+    assert bound.max_step == pytest.approx(1 / (4 * L * longest))
+    assert f"weight 1 at a delay of {longest}, above τ_C/τ = {4 / longest:.3g}" in bound.condition
+    with pytest.raises(BadParameter, match=r"too large for Theorem 2 \(the update of iteration \d+ has weight 1 .*\)"):
+        bound.at(T, 1 / (4 * L * 4))
+    halved = theorem2(4, **KNOWN, weights=[1.0, 1.0, 0.0], delays=[0, 8, 9])
+    assert halved.max_step == theorem2(4, **KNOWN).max_step / 2
+    small = theorem2(4, **KNOWN, weights=[1.0, 0.1], delays=[0, 8])
+    assert (small.max_step, small.condition) == (theorem2(4, **KNOWN).max_step, "")
+
+
+def test_weights_that_cannot_be_checked_are_refused():
+    task = asgd.tasks.quadratic(dim=2, workers=3)
+    delays = asgd.simulate(task, asgd.async_sgd(0.01), asgd.durations.fixed([1.0] * 3), iterations=9).trace.delays
+    for run in (3, (3, 20), delays):
+        with pytest.raises(BadParameter, match="weights = '2 of them' cannot be checked without the delays"):
+            theorem2(run, **KNOWN, weights=[1.0, 0.5])
+    with pytest.raises(BadParameter, match="do not fit 3 delays"):
+        theorem2(3, **KNOWN, weights=[1.0, 0.5], delays=[1, 2, 3])
+
+
+def test_theorem_2_holds_for_a_threshold_at_its_own_largest_step():
+    task = asgd.tasks.quadratic(dim=10, workers=4, noise=0.5)
+    speeds = asgd.durations.exponential([1.0, 1.0, 1.0, 3.0])
+    gap = task.evaluate(task.initial())["loss"]
+    known = {"smoothness": task.smoothness, "gap": gap, "noise_variance": task.noise_variance}
+    trace = asgd.simulate(task, asgd.delay_adaptive(0.001, rule="drop"), speeds, iterations=2000).trace
+    bound = theorem2(trace, **known, weights=trace.step / 0.001)
+    assert bound.max_step < theorem2(trace, **known).max_step
+    method = asgd.delay_adaptive(bound.max_step, rule="drop")
+    runs = [asgd.simulate(task, method, speeds, iterations=2000, every=1, seed=seed) for seed in range(5)]
+    means = [np.average(run.metrics["gradient_norm"][:-1] ** 2, weights=run.trace.step) for run in runs]
+    assert np.mean(means) <= bound.at(2000, bound.max_step)

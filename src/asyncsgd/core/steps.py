@@ -51,7 +51,12 @@ class Constant(Step):
 
 @dataclass(frozen=True)
 class DelayAdaptive(Step):
-    """η_t = η · min(1, τ_C / τ_t): our form of Theorem 2, which keeps at least a quarter of the total step."""
+    """η_t = η · min(1, τ_C / τ_t): our form of Theorem 2, safe for η <= 1/(4Lτ_C).
+
+    Every run keeps at least 3/4 + 1/(4τ_C) of the total step, also where workers come and go and jobs are lost,
+    rejected or cancelled. τ_C is the largest concurrency so far: it never falls, and the proof needs that. If jobs are
+    handed out early, before the arrival is applied, the share is at least 3/4.
+    """
 
     favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
     sees: ClassVar[Sees] = "delay"
@@ -66,8 +71,9 @@ class DelayAdaptive(Step):
 class DropAbove(Step):
     """η_t = η where τ_t <= threshold, else 0: the literal rule of Theorem 2's proof.
 
-    Without a threshold it is 2 τ_C, which drops at most half. At τ_C it can drop nearly everything: one worker
-    five times faster among 100 makes it throw 95 % away.
+    Without a threshold it is 2 τ_C, which drops less than half. At τ_C it can drop nearly everything: one worker
+    five times faster among 100 makes it throw 95 % away. Above τ_C the safe step is smaller, η <= 1/(4L·threshold),
+    because late updates get all of it: half of that of `DelayAdaptive` for 2 τ_C.
     """
 
     threshold: float | None = None

@@ -67,7 +67,7 @@ def quadratics(iterations: int, seeds: Sequence[int]) -> Iterator[Cell]:
             bound = theorem1(trace.delays, **known)
             yield from _cells(cell, bound, trace, task, methods.async_sgd, np.ones(iterations + 1), seeds)
             trace, weights = record(task, methods.delay_adaptive, speeds, iterations)
-            bound = theorem2(trace.delays.concurrency, **known, weights=weights)
+            bound = theorem2(trace, **known, weights=weights)
             yield from _cells(cell, bound, trace, task, methods.delay_adaptive, weights, seeds)
 
 

@@ -59,7 +59,7 @@ def measure(iterations: int, rule: str) -> Row:
         bound = theorem2(2, **known)
         run = go(methods.delay_adaptive(bound.max_step))
         weights = run.trace.step
-        bound = theorem2(2, **known, weights=weights / bound.max_step)
+        bound = theorem2(run.trace, **known, weights=weights / bound.max_step)
     else:
         # An earlier rate in τ_max alone is Theorem 1 with τ_max in place of √(τ_C τ_max).
         bound = theorem1((2, iterations) if rule == "Theorem 1" else (iterations, iterations), **known)

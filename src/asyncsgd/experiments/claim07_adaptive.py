@@ -122,11 +122,11 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
         "gives one half only at twice the average: here all slow workers are just above τ_C, and what is left is the "
         "share of the fast one, which goes to 0 as n grows. So dropping, or dividing by τ, can cost any factor."
     )
-    works = min(row.kept for row in safe) >= 0.25 and max(row.worse for row in safe) <= 1.5
+    works = min(row.kept for row in safe) >= 0.75 and max(row.worse for row in safe) <= 1.5
     remedy = (
-        " The rule η·min(1, τ_C/τ) meets the theorem's condition for η ≤ 1/(4Lτ_C), needs no L and always keeps a "
-        "quarter of the total step; with it the theorem stands, and it is our default. Dropping is offered at 2τ_C, "
-        "which keeps at least half."
+        " The rule η·min(1, τ_C/τ) meets the theorem's condition for η ≤ 1/(4Lτ_C), needs no L and always keeps "
+        "three quarters of the total step; with it the theorem stands, and it is our default. Dropping is offered at "
+        "2τ_C, which keeps at least half, for η ≤ 1/(8Lτ_C)."
     )
     harmless = max(row.worse for row in literal) <= 2
     return Verdict.CORRECTED if harmless and works else Verdict.FAILS, gap + (remedy if works else "")

@@ -56,7 +56,7 @@ def need(rule: str, speeds: Durations, varied: str, iterations: int, tiny_iterat
     delays = trace.delays
     known: dict[str, Any] = {"smoothness": task.smoothness, "gap": 1.0, "noise_variance": 0.0}
     constant = rule == "constant"
-    allowed = (theorem1(delays, **known) if constant else theorem2(delays.concurrency, **known)).max_step
+    allowed = (theorem1(delays, **known) if constant else theorem2(trace, **known, weights=weights)).max_step
     tried = grid(0.02 / delays.concurrency / task.smoothness, 4.0 / task.smoothness, points)
     path = squares(trace, task, recipe(1.0), [allowed, *tried])[:-1, :, 0]
     means = np.cumsum(weights[:, None] * path, axis=0) / np.maximum(np.cumsum(weights), 1e-300)[:, None]

@@ -10,16 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 from asyncsgd.core.check import nonnegative, positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, Candidate
 from asyncsgd.planning.rehearsal import Rehearsal
 from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
-
-Floats = NDArray[np.float64]
+from asyncsgd.trace import Delays
 
 SEQUENTIAL = (1.0, 0.0)
 """τ_C and τ_max of SGD on one worker."""
@@ -123,7 +119,7 @@ def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, mo
     delays = rehearsal.delays
     pair = (delays.concurrency, delays.maximum + more)
     if candidate.method == ADAPTIVE:
-        return _second(pair[0], target.gap, target.noise, rehearsal.weights)
+        return _second(delays, target.gap, target.noise)
     if candidate.method == ALGORITHM2 and target.heterogeneity is not None:
         own = [delays.per_worker.get(worker, delays.average) for worker in range(candidate.workers)]
         return _third(pair, target.gap, target.noise, target.heterogeneity, own)
@@ -133,7 +129,7 @@ def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, mo
 @cache
 def _alone(theorem: str) -> Bound:
     """The same theorem for SGD on one worker, with L, r0, σ² and ζ² of 1: its constants."""
-    first, second = _first(SEQUENTIAL, 1.0, 1.0), _second(1, 1.0, 1.0, None)
+    first, second = _first(SEQUENTIAL, 1.0, 1.0), _second(1, 1.0, 1.0)
     third = _third(SEQUENTIAL, 1.0, 1.0, 0.0, [0.0])
     third = replace(third, square=_third(SEQUENTIAL, 1.0, 1.0, 1.0, [0.0]).square)
     return {bound.theorem: bound for bound in (first, second, third)}[theorem]
@@ -143,8 +139,8 @@ def _first(delays: tuple[float, float], gap: float, noise: float) -> Bound:
     return theorem1(delays, smoothness=1.0, gap=gap, noise_variance=noise)
 
 
-def _second(concurrency: int, gap: float, noise: float, weights: Floats | None) -> Bound:
-    return theorem2(concurrency, smoothness=1.0, gap=gap, noise_variance=noise, weights=weights)
+def _second(delays: Delays | int, gap: float, noise: float) -> Bound:
+    return theorem2(delays, smoothness=1.0, gap=gap, noise_variance=noise)
 
 
 def _third(delays: tuple[float, float], gap: float, noise: float, heterogeneity: float, own: list[float]) -> Bound:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.methods import delay_adaptive
-from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, Candidate
+from asyncsgd.planning.candidates import ALGORITHM2, Candidate
 from asyncsgd.planning.fleet import GROUPS, Fleet
 from asyncsgd.simulation.arrivals import Arrivals, to_trace, weigh
 from asyncsgd.simulation.schedule import Schedule, schedule
@@ -54,8 +53,6 @@ class Rehearsal:
     it to get slower still, and longer delays."""
     delays: Delays = field(repr=False)
     groups: tuple[Group, ...] = ()
-    weights: Floats | None = field(default=None, repr=False)
-    """For workers that are always busy: what the delay-adaptive rule makes of the steps."""
     waits: Floats | None = field(default=None, repr=False)
     """For rounds: mean seconds until the first, second, ... answer of a round."""
 
@@ -101,7 +98,6 @@ def rehearse(candidate: Candidate, fleet: Fleet, seed: int) -> Rehearsal:
         settled=settled,
         delays=trace.delays,
         groups=_groups(trace, fleet),
-        weights=weigh(arrivals, delay_adaptive(1.0)).weight if candidate.method in (ASYNC, ADAPTIVE) else None,
         waits=waits,
     )
 

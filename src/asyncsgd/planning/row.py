@@ -69,7 +69,7 @@ class Row:
         if candidate.workers < candidate.total:
             return True
         heard = all(group.share >= FAIR * group.workers / candidate.total for group in seen.groups)
-        weighed = candidate.method == ADAPTIVE and seen.weights is not None and bool((seen.weights < 1).any())
+        weighed = candidate.method == ADAPTIVE and seen.delays.maximum > seen.delays.concurrency
         return favours_fast(candidate) and (weighed or not heard)
 
     def method(self, smoothness: float) -> Method:

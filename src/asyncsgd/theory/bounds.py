@@ -1,8 +1,9 @@
 """The five bounds of Koloskova, Stich and Jaggi (2022) with explicit constants.
 
 Each is A / (η N(T)) + B η + C η² on the (weighted) mean of E‖∇f(x_t)‖², for every step η up to a largest one. What
-differs from the paper's text is said at each function; the derivations are its own, with the slips mended. All assume
-L-smooth f_i and noise of variance at most σ²; delays come from a run (a trace, or its ``delays``) or as given numbers.
+differs from the paper's text is said at each function; the derivations are its own, with the slips corrected. All
+assume L-smooth f_i and noise of variance at most σ²; delays come from a run (a trace, or its ``delays``) or as given
+numbers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ from asyncsgd.theory.inputs import (
     root,
     squares,
 )
-from asyncsgd.trace import Trace
+from asyncsgd.trace import Delays, Trace
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +49,8 @@ class Bound:
     extra: float = 1.0
     batch: int = 1
     """Gradients that move the model only together."""
+    condition: str = ""
+    """Why ``max_step`` is smaller than the theorem's own, where the steps of a run ask for that."""
 
     def at(self, iterations: int, stepsize: float) -> float:
         """The bound after so many iterations with this step; refused where the theorem does not hold.
@@ -56,8 +60,9 @@ class Bound:
         count("iterations", iterations)
         positive("stepsize", stepsize)
         if stepsize > self.max_step * (1 + 1e-12):
+            why = f" ({self.condition})" if self.condition else ""
             fix = f"pass at most {self.max_step:.4g}"
-            raise BadParameter("stepsize", stepsize, f"is too large for {self.theorem}", fix)
+            raise BadParameter("stepsize", stepsize, f"is too large for {self.theorem}{why}", fix)
         return self._pull(iterations) / stepsize + self.linear * stepsize + self.square * stepsize**2
 
     def _pull(self, iterations: int) -> float:
@@ -149,10 +154,13 @@ def theorem2(
     gap: float,
     noise_variance: float,
     weights: Sequence[float] | Floats | None = None,
+    delays: Sequence[float] | NDArray[Any] | None = None,
 ) -> Bound:
-    """Delay-adaptive steps η_t = η w_t: (2r0 + 4Lσ²Ση_t²)/Ση_t for η <= 1/(4Lτ_C).
+    """Delay-adaptive steps η_t = η w_t: (2r0 + 4Lσ²Ση_t²)/Ση_t for η_t <= 1/(4L max(τ_C, τ_t)).
 
-    The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C).
+    The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C). For weights up to τ_C/τ_t that is the whole
+    condition. Larger ones, such as those of a threshold above τ_C, lower ``max_step`` to 1/(4L max w_t τ_t), and
+    ``condition`` names the update that asks for it.
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
@@ -160,33 +168,56 @@ def theorem2(
         gap: r0 = f(x_0) - f*.
         noise_variance: σ².
         weights: The w_t of a run, ``trace.step / η``. By default those of the rule min(1, τ_C/τ_t) at the delays of the
-            run; where none is given, its worst case, Σ w_t >= T/4.
+            run; where none is given, its worst case, Σ w_t >= (3/4 + 1/(4τ_C)) T.
+        delays: The τ_t that belong to the weights; those of the trace, if one is given.
 
     >>> theorem2(8, smoothness=2.0, gap=1.0, noise_variance=0.0).share
-    0.25
+    0.78125
+    >>> theorem2(8, smoothness=2.0, gap=1.0, noise_variance=0.0, weights=[1, 1], delays=[0, 16]).condition
+    'the update of iteration 1 has weight 1 at a delay of 16, above τ_C/τ = 0.5'
     """
     jobs = concurrency_of(concurrency)
     constants(smoothness, gap, noise_variance)
-    share, noisy = 0.25, 1.0
-    if weights is None and not isinstance(concurrency, int | float):
-        found = measured(concurrency)
-        delays = concurrency.delay if isinstance(concurrency, Trace) else None if found is None else found.values
-        if delays is not None and len(delays):
-            weights = jobs / np.maximum(delays, jobs)
+    if delays is None and isinstance(concurrency, Trace):
+        delays = concurrency.delay
+    elif delays is None and weights is None and isinstance(concurrency, Delays):
+        delays = concurrency.values
+    if weights is None and delays is not None and len(delays):
+        weights = jobs / np.maximum(numbers("delays", delays), jobs)
+    share, noisy, reach, condition = 0.75 + 0.25 / max(jobs, 1.0), 1.0, jobs, ""
     if weights is not None:
         w = numbers("weights", weights)
         if w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
             raise BadParameter("weights", weights, "are no weights of steps", "pass numbers in [0, 1], not all 0")
         share, noisy = float(w.mean()), float((w * w).sum() / w.sum())
+        reach, condition = _reach(w, delays, jobs)
     return Bound(
         "Theorem 2",
         start=2 * gap,
         linear=4 * smoothness * noise_variance * noisy,
         square=0.0,
-        max_step=1 / (4 * smoothness * jobs),
+        max_step=1 / (4 * smoothness * reach),
         share=share,
         extra=0.0,
+        condition=condition,
     )
+
+
+def _reach(weights: Floats, delays: Sequence[float] | NDArray[Any] | None, jobs: float) -> tuple[float, str]:
+    """(max(τ_C, max_t w_t τ_t), which update makes it more than τ_C)."""
+    if delays is None:
+        fix = "pass the trace of the run, or delays=[...], one for each weight"
+        raise BadParameter("weights", f"{weights.size} of them", "cannot be checked without the delays", fix)
+    tau = numbers("delays", delays)
+    if tau.shape != weights.shape:
+        problem = f"do not fit {tau.size} delays"
+        raise BadParameter("weights", f"{weights.size} of them", problem, "pass one weight for each arrival")
+    late = int(np.argmax(weights * tau))
+    reach = float(weights[late] * tau[late])
+    if reach <= jobs * (1 + 1e-9):  # the rule itself meets it with equality, up to rounding
+        return jobs, ""
+    at, limit = f"weight {weights[late]:.3g} at a delay of {tau[late]:g}", jobs / tau[late]
+    return reach, f"the update of iteration {late} has {at}, above τ_C/τ = {limit:.3g}"
 
 
 def theorem3(

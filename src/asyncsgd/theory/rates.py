@@ -63,7 +63,7 @@ def rates(
     the rate by the maximum delay   408163    101000
     mini-batch SGD                    8000      2000
     Theorem 1                        49999     11000
-    Theorem 2                       128000      2000
+    Theorem 2                        41291      2000
     """
     positive("epsilon", epsilon)
     constants(smoothness, gap, noise_variance)
