@@ -85,8 +85,10 @@ def delay_adaptive(
 ) -> Method:
     """Delay-adaptive asynchronous SGD (Koloskova et al. 2022, Theorem 2).
 
-    ``scale``: η·min(1, τ_C/τ), safe and the default. ``drop``: 0 above the threshold (2 τ_C unless given; at
-    τ_C it can throw nearly everything away). ``divide``: η/τ above τ_C, as the paper writes it.
+    ``scale``: η·min(1, τ_C/τ), the default, with a guarantee for η <= 1/(4Lτ_C). ``drop``: 0 above the threshold (2 τ_C
+    unless given; at τ_C it can throw nearly everything away), for η <= 1/(4L·threshold). ``divide``: η/τ above τ_C, as
+    the paper writes it. All are for workers whose data are alike: slow workers count less. Where data differ, use
+    `federated_async_sgd`.
     """
     if threshold is not None and rule != "drop":
         raise BadParameter("threshold", threshold, f'has no meaning with rule="{rule}"', 'pass rule="drop"')

@@ -127,3 +127,24 @@ def test_bounds_need_the_constants_and_a_method_they_speak_of(given):
     if given:
         method = method.using(optimizer=asgd.momentum())
     assert "mean ‖∇f‖²" not in look(method, given=given)[2]
+
+
+def test_a_threshold_above_the_concurrency_asks_for_a_smaller_step_and_says_so():
+    """At 1/(4Lτ_C) η·min(1, τ_C/τ) meets Theorem 2; a threshold of 2τ_C gives late updates the whole step."""
+    step = 1 / (4 * 2.0 * 4)
+    assert look(asgd.delay_adaptive(step))[2][WEIGHTED].expected is not None
+    run, _, lines = look(asgd.delay_adaptive(step, rule="drop"))
+    longest = int(run.trace.delay[run.trace.step > 0].max())
+    assert 4 < longest <= 8
+    assert lines[WEIGHTED].expected is None
+    asked = f"it asks for at most {1 / (4 * 2.0 * longest):.3g}, as the update of iteration"
+    assert asked in lines[WEIGHTED].source
+    assert f"has weight 1 at a delay of {longest}, above τ_C/τ" in lines[WEIGHTED].source
+    assert "updates with a delay of up to 8 get the whole step" in lines["step"].source
+    assert lines["step"].expected == pytest.approx(1 / (4 * 2.0 * 8), rel=0.01)
+
+
+def test_no_theorem_for_like_data_is_asked_where_the_constants_say_that_they_differ():
+    task = Mine(3.0)
+    task.heterogeneity = 0.5
+    assert MEAN not in look(asgd.async_sgd(0.004), task=task, iterations=100)[2]

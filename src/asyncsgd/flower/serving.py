@@ -76,7 +76,8 @@ def serve(
         @app.main()
         def main(grid: Grid, context: Context) -> None:
             arrays = ArrayRecord(Net().state_dict())
-            run = asgd.flower.serve(grid, arrays, asgd.delay_adaptive(0.5), iterations=400, evaluate=global_evaluate)
+            method = asgd.federated_async_sgd(0.25, concurrency=4)
+            run = asgd.flower.serve(grid, arrays, method, iterations=400, evaluate=global_evaluate)
             torch.save(run.arrays.to_torch_state_dict(), "model.pt")
 
     An update is what a client's training moved, x_sent - x_returned, so a step of 1 applies it as it is:
@@ -121,7 +122,7 @@ def serve(
             count(name, number)
     positive("checkpoint_seconds", checkpoint_seconds)
     if not isinstance(method, Method):
-        fix = "call the recipe: asgd.delay_adaptive(stepsize=0.5)"
+        fix = "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"
         raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
     if directory is None and (resume or keep_updates):
         name = "resume" if resume else "keep_updates"

@@ -111,11 +111,10 @@ def assumptions(plan: Plan) -> str:
     """What the times to accuracy assume, and how to say otherwise."""
     target, jobs = plan.target, plan.baseline.concurrency
     text = f"Time to ε is relative to mini-batch SGD with {jobs:,} worker{'s' if jobs > 1 else ''}, up to constants, "
-    text += f"for ε = {target.epsilon:g} L(f(x₀)-f*) and σ² = {number(target.noise)} ε"
-    if target.heterogeneity is not None:
-        text += f", ζ² = {number(target.heterogeneity)} ε"
-    options = "--epsilon, --noise" + (", --heterogeneity" if target.heterogeneous else "")
-    return f"{text} (options {options})."
+    text += f"for ε = {target.epsilon:g} L(f(x₀)-f*), σ² = {number(target.noise)} ε and "
+    if target.heterogeneity is None:
+        return f"{text}data that are alike on all workers (options --epsilon, --noise, --heterogeneous)."
+    return f"{text}ζ² = {number(target.heterogeneity)} ε (options --epsilon, --noise, --heterogeneity)."
 
 
 def groups_explained() -> str:

@@ -101,7 +101,8 @@ def lines(subject: Subject, workers: list[Worker], found: Expected | None) -> li
         rows.append(Line("τ max", float(delays.maximum), float(found.maximum), "durations that do not vary"))
     diagnosis = subject.diagnosis
     if diagnosis is not None and diagnosis.safe_step is not None and subject.stepsize is not None:
-        source = f"the largest step that the theorems call safe, for L ≈ {diagnosis.smoothness:.3g} and these delays"
+        rests = "".join(f"; {rest}" for rest in diagnosis.conditions)
+        source = f"the largest safe step by the theorems, for L ≈ {diagnosis.smoothness:.3g} and these delays{rests}"
         rows.append(Line("step", subject.stepsize, diagnosis.safe_step, source))
     return [*rows, *_bound(subject)]
 
@@ -119,9 +120,9 @@ def _bound(subject: Subject) -> list[Line]:
             return []
         name, measured = _mean(subject, bound, np.square(norms))
         if step > bound.max_step * (1 + 1e-12):
-            limit = (
-                f"{bound.theorem} promises nothing for a step of {step:.3g}: it asks for at most {bound.max_step:.3g}"
-            )
+            why = f", as {bound.condition}" if bound.condition else ""
+            limit = f"{bound.theorem} promises nothing for a step of {step:.3g}: it asks for at most "
+            limit += f"{bound.max_step:.3g}{why}"
             return [Line(name, measured, None, limit)]
         return [Line(name, measured, bound.at(trace.iterations, step), f"at most, by {bound.theorem}{assumed}")]
     except UsageError:  # constants that the theorems do not take, such as a start at the optimum
@@ -158,8 +159,8 @@ def _theorem(subject: Subject, gap: float, step: float) -> Bound | None:
     constants = {"smoothness": task.smoothness, "gap": gap, "noise_variance": task.noise_variance}
     if subject.dispatch in SAMPLED and "step=Constant(" in subject.recipe:
         return theory.theorem3(trace, heterogeneity=task.heterogeneity, **constants)
-    if getattr(task, "heterogeneous", False):
-        return None
+    if getattr(task, "heterogeneous", False) or np.any(np.asarray(task.heterogeneity) > 0):
+        return None  # Theorems 1 and 2 are about data that are alike
     if "step=Constant(" in subject.recipe:
         return theory.theorem1(trace, **constants)
     return theory.theorem2(trace, weights=np.minimum(1.0, trace.step / step), **constants)

@@ -234,11 +234,12 @@ def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
     row = next((row for row in reversed(journal) if row["event"] == "diagnosed"), None)
     if row is None:
         return None
-    listed = {name: row.get(name) for name in ("facts", "problems")}
+    listed = {name: row.get(name) for name in ("facts", "problems", "conditions")}
     sentences = {name: tuple(map(str, lines)) if isinstance(lines, list) else () for name, lines in listed.items()}
     numbers = {name: row.get(name) for name in ("smoothness", "safe_step")}
     return Diagnosis(
         facts=sentences["facts"],
         problems=sentences["problems"],
+        conditions=sentences["conditions"],
         **{name: float(value) for name, value in numbers.items() if isinstance(value, int | float)},
     )

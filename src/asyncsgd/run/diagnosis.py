@@ -14,7 +14,7 @@ from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.run.faults import Faults
-from asyncsgd.run.safety import BUDGET, estimate_smoothness, safe_step, unjudged
+from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Delays, Trace
 
@@ -35,6 +35,8 @@ class Diagnosis:
     """L along the steepest direction found, at the start and at the end: a lower estimate."""
     safe_step: float | None = None
     """The largest step that the theorems allow for this L and these delays."""
+    conditions: tuple[str, ...] = ()
+    """What the safe step rests on beyond L and the delays."""
 
 
 def diagnose(
@@ -67,16 +69,21 @@ def diagnose(
     if method is not None and hasattr(task, "update"):  # else others compute, out of our reach
         assert task is not None
         smoothness = _smoothness(method, task, x, sorted(delays.per_worker), apart, known, facts)
-    safe = None if smoothness is None or method is None else safe_step(method, delays, smoothness)
+    safe: float | None = None
+    rests: tuple[str, ...] = ()
+    differ = None if task is None or not hasattr(task, "heterogeneous") else is_heterogeneous(task)
+    if smoothness is not None and method is not None:
+        safe = safe_step(method, delays, smoothness)
+        rests = conditions(method, delays, heterogeneous=bool(differ))
     problems: list[str] = []
     _about_learning(metrics, learns, diverged, problems)
     if method is not None:
-        _about_step(trace, method, delays, smoothness, safe, learns, facts, problems)
-        _about_stragglers(delays, method, problems)
+        _about_step(method, delays, smoothness, safe, rests, learns, differ, facts, problems)
+        _about_stragglers(delays, method, differ, problems)
     _about_waste(trace, delays, facts, problems)
     _about_workers(trace, task, method, facts, problems)
     _about_faults(faults, facts)
-    return Diagnosis(tuple(facts), tuple(problems), smoothness, safe)
+    return Diagnosis(tuple(facts), tuple(problems), smoothness, safe, rests)
 
 
 # ---------------------------------------------------------------------------------------------- one by one
@@ -132,12 +139,13 @@ def _about_learning(
 
 
 def _about_step(
-    trace: Trace,
     method: Method,
     delays: Delays,
     smoothness: float | None,
     safe: float | None,
+    rests: tuple[str, ...],
     learns: bool | None,
+    differ: bool | None,
     facts: list[str],
     problems: list[str],
 ) -> None:
@@ -148,23 +156,37 @@ def _about_step(
     worst = "; that is for the worst case, and this run learns" if learns and ratio > 1 else ""
     facts.append(
         f"step: {used:.3g}, which is {_times(ratio)} the largest one that the theory calls safe ({safe:.2g}, for "
-        f"L ≈ {smoothness:.3g} and these delays){worst}"
+        f"L ≈ {smoothness:.3g} and these delays{''.join(f'; {rest}' for rest in rests)}){worst}"
     )
     if learns is False and ratio > MUCH:
-        would_help = delays.maximum > delays.concurrency and not isinstance(method.step, DelayAdaptive)
-        adaptive = ", or delay_adaptive(...), which allows more" if would_help else ""
+        # With data that differ, smaller steps for late updates neglect those of slow workers.
+        allows_more = not differ and safe_step(method.using(step=DelayAdaptive(used)), delays, smoothness) > safe
+        adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
         problems.append(f"the step is too large: try stepsize={_round(safe)} to {_round(MUCH * safe)}{adaptive}")
     elif learns is False and ratio < 1 / (10 * MUCH):
         problems.append(f"the step is needlessly small: try stepsize={_round(safe)}")
 
 
-def _about_stragglers(delays: Delays, method: Method, problems: list[str]) -> None:
+def _if_alike(differ: bool | None) -> str:
+    """The condition of whatever gives late updates less weight, where the task does not say that it is met."""
+    return ", if the data of all workers are alike" if differ is None else ""
+
+
+def _about_stragglers(delays: Delays, method: Method, differ: bool | None, problems: list[str]) -> None:
     if isinstance(method.step, Constant) and delays.maximum > 10 * delays.concurrency:
         slowest = max(delays.per_worker, key=lambda worker: delays.per_worker[worker])
         loss = np.sqrt(delays.maximum / delays.concurrency)
+        remedy = f"delay_adaptive(...) does not{_if_alike(differ)}"
+        if differ and isinstance(method.dispatch, Uniform | Shuffled):
+            remedy = "fewer jobs in flight make delays shorter, and every worker still counts the same"
+        elif differ:
+            remedy = (
+                "federated_async_sgd(...) with few jobs in flight keeps delays short, and its data, which differ from "
+                "those of others, count in full"
+            )
         problems.append(
             f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so a constant step has to "
-            f"be {loss:.2g} times smaller than without it; delay_adaptive(...) does not"
+            f"be {loss:.2g} times smaller than without it; {remedy}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.dispatch import Shuffled, Uniform
+from asyncsgd.core.dispatch import FirstOf, Shuffled, Uniform
 from asyncsgd.core.events import Vector
 from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
@@ -29,8 +29,8 @@ LARGE = 1_000_000
 def unjudged(method: Method) -> str | None:
     """What keeps the theorems from speaking about this method; None if nothing does.
 
-    They speak about gradients used with plain steps. A buffer of b gives every gradient a step of η/b, and momentum β
-    in the long run one of η/(1 - β): these are reduced to it.
+    They speak about gradients used with plain steps. A buffer of b gives every gradient a step of η/b, up to b - 1
+    updates after its arrival, and momentum β in the long run one of η/(1 - β): these are reduced to it.
 
     >>> from asyncsgd import methods
     >>> unjudged(methods.minibatch_sgd(0.1)), unjudged(methods.async_sgd(0.1).using(optimizer=methods.momentum()))
@@ -52,19 +52,66 @@ def unjudged(method: Method) -> str | None:
 
 
 def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
-    """The largest ``stepsize`` of this method that is safe for these delays and this L."""
+    """The largest ``stepsize`` of this method that is safe for these delays and this L, under its `conditions`."""
     known: dict[str, Any] = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
+    late = _in_buffer(method)
+    pair = (delays.concurrency + late, delays.maximum + late)
     if not isinstance(method.step, Constant):
-        step = theorem2(delays.concurrency, **known).max_step
+        step = theorem2(max(pair[0], _whole(method, delays) + late), **known).max_step
     elif isinstance(method.dispatch, Uniform | Shuffled):
-        step = theorem3(delays, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
+        step = theorem3(pair, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
     else:
-        step = theorem1(delays, **known).max_step
+        step = theorem1(pair, **known).max_step
     if isinstance(method.gather, Buffer):
         step *= method.gather.size
     if isinstance(method.optimizer, Momentum):
         step *= 1.0 - method.optimizer.beta
     return step
+
+
+def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[str, ...]:
+    """What the safe step of this method rests on beyond L and the delays, in words.
+
+    >>> from asyncsgd import methods
+    >>> from asyncsgd.trace import Trace
+    >>> late = Trace.from_history(workers=[0, 1, 1, 1, 1], assigned=[0, 0, 1, 2, 3], arrived=[4, 0, 1, 2, 3]).delays
+    >>> conditions(methods.delay_adaptive(0.1, rule="drop"), late, heterogeneous=False)
+    ('updates with a delay of up to 4 get the whole step, for which Theorem 2 asks η <= 1/(4L·4)',)
+    """
+    found = []
+    whole = _whole(method, delays)
+    if whole > delays.concurrency:
+        asks = f"Theorem 2 asks η <= 1/(4L·{whole:g})"
+        found.append(f"updates with a delay of up to {whole:g} get the whole step, for which {asks}")
+    if isinstance(method.optimizer, Momentum):
+        found.append("momentum is counted as a step of η/(1 - β), which no theorem here covers")
+    if heterogeneous and method.bias:
+        found.append("the theorem takes the data of all workers to be alike, and here they differ")
+    return tuple(found)
+
+
+def _whole(method: Method, delays: Delays) -> float:
+    """The longest delay up to which a threshold lets updates through with the whole step; 0 without a threshold.
+
+    Theorem 2 asks η_t <= 1/(4L max(τ_C, τ_t)). The rule η·min(1, τ_C/τ_t) meets that for η <= 1/(4Lτ_C); a threshold
+    θ > τ_C only for η <= 1/(4Lθ).
+    """
+    if not isinstance(method.step, DropAbove):
+        return 0.0
+    threshold = method.step.threshold
+    return float(min(2 * delays.concurrency if threshold is None else threshold, delays.maximum))
+
+
+def _in_buffer(method: Method) -> int:
+    """By how many updates a buffer makes a gradient later, at most.
+
+    A job may start while the buffer holds all but one of its updates: they move the model later than they arrived, so
+    they count as in flight, and for the job as delay. Rounds start with an empty buffer.
+    """
+    if not isinstance(method.gather, Buffer):
+        return 0
+    rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.goal == method.gather.size
+    return 0 if rounds else method.gather.size - 1
 
 
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
