@@ -58,6 +58,16 @@ def test_the_table_fits_into_a_terminal_of_80_columns(shown):
     assert all(heading in words for heading in (*demo.HEADINGS, "not reached", *METHODS))
 
 
+def test_the_speed_up_is_that_of_the_seconds_beside_it():
+    """2.84 s over 1.06 s are 2.7; "2.8" and "1.1" would make it 2.5."""
+    first, second = (
+        demo.Row("a", 2.844, 1.0, 1.0, 9, 9.0, 3.0, 9),
+        demo.Row("b", 1.058, 2.844 / 1.058, 1.0, 9, 9.0, 3.0, 9),
+    )
+    (_, waited, one, *_), (_, seconds, speedup, *_) = demo._cells(first), demo._cells(second)
+    assert (one, speedup) == ("1.0×", f"{float(waited) / float(seconds):.1f}×")
+
+
 def test_nobody_to_wait_for_is_refused(tmp_path):
     command = [sys.executable, "-m", "asyncsgd", "demo", "--workers", "1", "--directory", str(tmp_path / "x")]
     refused = subprocess.run(command, capture_output=True, text=True, timeout=60)

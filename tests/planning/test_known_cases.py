@@ -3,13 +3,15 @@
 import io
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import asyncsgd as asgd
-from asyncsgd.planning.advice import WORTH
+from asyncsgd.planning import tables
+from asyncsgd.planning.advice import WORTH, advise
 from asyncsgd.planning.fleet import fleet
 from asyncsgd.theory import async_delays, limits, over_selection_time
 
@@ -76,6 +78,60 @@ def test_a_straggler_that_never_changes_is_best_left_out():
     plan = asgd.plan([1.0] * 9 + [10.0])
     assert (plan.recommended.candidate.method, plan.recommended.candidate.workers) == ("minibatch_sgd", 9)
     assert "a batch takes 1 s without the slowest worker and 10 s with" in plan.reason
+
+
+def test_like_workers_are_one_group_wherever_they_lie():
+    """Eight workers of 8 ± 0.4 s beside sixteen of 1 s lay on both sides of a border at 8 times the median."""
+    tau = [1.0] * 16 + np.linspace(7.6, 8.4, 8).tolist()
+    plan = asgd.plan(tau, concurrency=24)
+    assert [(group.name, group.workers) for group in plan.baseline.rehearsal.groups] == [("typical", 16), ("slow", 8)]
+    assert plan.to_dict()["groups"] == {"fast": 0, "typical": 16, "slow": 8, "straggling": 0}
+    for centre in (2.0, 4.0, 8.0, 16.0):
+        assert len(set(fleet([1.0] * 16 + [centre - 0.1, centre, centre + 0.1]).group[16:])) == 1
+    assert len(set(fleet([0.49, 0.51] + [1.0] * 16).group[:2])) == 1
+
+
+def test_a_spread_without_gaps_is_still_divided():
+    """Otherwise fast and slow workers would be one group, whose share is always fair."""
+    group = fleet(np.geomspace(0.05, 20.0, 60)).group
+    assert np.unique(group).tolist() == [0, 1, 2, 3]
+    plan = asgd.plan(np.geomspace(0.5, 8.0, 12).tolist(), concurrency=12, heterogeneous=True)
+    assert rows_of(plan, "async_sgd")[12].biased
+
+
+def test_the_figures_of_the_table_do_not_contradict_the_sentence_beside_them():
+    """0.1875 and 0.1737 were shown as 0.19 and 0.17, beside "no other method would be more than 10 % faster"."""
+    plan = asgd.plan([1.2, 1.5, 1.4, 1.5, 9.0], noise=5.0, concurrency=5)
+    assert "no other method would save more than 10 % of the time" in plan.reason
+    figures = [float(row[-1].removesuffix(" ×")) for row in tables.best(plan)]
+    assert figures[plan.best().index(plan.recommended)] * (1 - WORTH) <= min(figures)
+    shown = Console(width=90, file=io.StringIO())
+    shown.print(plan)
+    assert re.search(r"→ mini-batch, 4 fastest .* 0\.188 ×", shown.file.getvalue())
+    assert re.search(r"0\.174 ×", shown.file.getvalue())
+
+
+def test_a_simulation_that_had_not_settled_does_not_contradict_the_sentence():
+    plan = asgd.plan([1.0] * 7 + [1e6])
+    rows = [row for row in plan.rows if not row.settled]
+    assert rows
+    quicker = replace(rows[0], rehearsal=replace(rows[0].rehearsal, seconds=plan.recommended.seconds / 10))
+    said = advise([quicker, *(row for row in plan.rows if row is not rows[0])], plan.fleet, heterogeneous=False)
+    assert said.row is plan.recommended
+    assert "no other method whose simulation settled would save more than 10 % of the time" in said.reason
+    assert "no other method would save" in plan.reason
+
+
+def test_a_method_that_no_theorem_covers_gets_no_step():
+    plan = asgd.plan([1.0, 1.0, 4.0], heterogeneous=True, concurrency=3)
+    (row,) = plan.at("delay_adaptive")
+    with pytest.raises(asgd.errors.UsageError, match="no theorem allows delay-adaptive a step where the data differ"):
+        row.method(smoothness=2.0)
+
+
+def test_what_a_plan_takes_for_granted_about_the_data_is_said():
+    assert "data that are alike on all workers" in tables.assumptions(asgd.plan([1.0, 2.0], concurrency=2))
+    assert "alike" not in tables.assumptions(asgd.plan([1.0, 2.0], concurrency=2, heterogeneous=True))
 
 
 def test_random_durations_of_like_workers_make_asynchrony_pay():
@@ -161,7 +217,7 @@ def test_fixed_durations_give_the_known_complexities():
     fastest = [row for row in plan.rows if row.candidate.workers == known.best_synchronous_workers]
     fastest = [row for row in fastest if row.candidate.method == "minibatch_sgd"]
     assert min(row.seconds_to_target for row in fastest) == pytest.approx(known.best_synchronous, rel=1e-9)
-    assert plan.recommended.seconds_to_target * (1 - WORTH) <= min(
+    assert plan.recommended.seconds_to_target * (1 - WORTH) <= 1.01 * min(
         row.seconds_to_target for row in plan.rows if row.settled
     )
 

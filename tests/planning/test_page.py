@@ -10,7 +10,7 @@ import asyncsgd as asgd
 from asyncsgd.planning import tables
 from asyncsgd.planning.chart import Line, chart
 from asyncsgd.planning.page import compose
-from asyncsgd.planning.words import number, span
+from asyncsgd.planning.words import number, relative, span
 
 pytest.importorskip("matplotlib")
 
@@ -43,7 +43,7 @@ def test_it_has_the_numbers_of_the_dictionary(plan, text):
             assert "biased" in shown
         else:
             assert f"{row['step']:.2g}" in shown
-            assert f"{row['relative']:.2f} ×" in shown
+            assert f"{relative(row['relative'])} ×" in shown
             assert span(row["guaranteed_seconds"]) in shown
         if row["method"] == "federated_async_sgd":
             jobs = row["concurrency"]

@@ -1,5 +1,8 @@
 """What holds for any durations: units, symmetry, the advice against its own table."""
 
+import re
+from decimal import Decimal
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,8 @@ from markers import examples
 import asyncsgd as asgd
 from asyncsgd.planning.advice import WORTH
 from asyncsgd.planning.candidates import SIMPLEST_FIRST, concurrencies, on_everybody
-from asyncsgd.planning.fleet import fleet
+from asyncsgd.planning.fleet import GROUPS, fleet
+from asyncsgd.planning.tables import cells
 
 few = examples(8)
 seconds = st.integers(1, 64).map(lambda k: k / 8)
@@ -59,17 +63,21 @@ def test_no_formula_depends_on_the_order_of_workers(tau, random):
 
 @given(measured, st.sampled_from([0.0, 1.0, 1000.0]), st.booleans())
 @few
-def test_the_recommended_row_is_the_best_under_its_own_criterion(samples, noise, heterogeneous):
+def test_the_recommended_row_is_the_best_by_the_figures_of_the_table(samples, noise, heterogeneous):
     plan = asgd.plan(samples, noise=noise, heterogeneous=heterogeneous)
     open_to_choice = [r for r in plan.rows if r.accuracy is not None and r.settled]
-    best = min(row.seconds_to_target for row in open_to_choice)
+    figure = {row: Decimal(cells(plan, row)[-1].removesuffix(" ×").replace(",", "")) for row in open_to_choice}
+    best, kept = min(figure.values()), Decimal(str(1 - WORTH))
     chosen = plan.recommended
     assert chosen in open_to_choice
-    assert chosen.seconds_to_target * (1 - WORTH) <= best
+    assert figure[chosen] * kept <= best
     rank = SIMPLEST_FIRST.index
     for row in open_to_choice:
         if rank(row.candidate.method) < rank(chosen.candidate.method):
-            assert row.seconds_to_target * (1 - WORTH) > best
+            assert figure[row] * kept > best
+    said = re.search(r"reaches the same accuracy ([\d.,]+) times sooner", plan.reason)
+    if said and figure[chosen] > Decimal("0.1"):
+        assert abs(Decimal(said[1]) - 1 / figure[chosen]) <= Decimal("0.0500001")
     assert plan.reason.endswith(".")
     assert "\n" not in plan.reason
 
@@ -123,6 +131,41 @@ def test_the_fastest_workers_keep_their_own_durations(samples, data):
     own = [low.samples[a:b].tolist() for a, b in zip(low.sample_bounds, low.sample_bounds[1:], strict=False)]
     assert all(kept in samples for kept in own)
     assert some.median == everybody.median
+
+
+sizes = st.floats(0.05, 20.0)
+clusters = st.lists(
+    st.tuples(st.sampled_from([0.1, 0.4, 1.0, 2.1, 8.0, 30.0]), st.integers(1, 9)), min_size=1, max_size=4
+)
+
+
+@given(clusters, st.floats(0.0, 0.2), st.randoms())
+def test_workers_that_take_about_as_long_are_in_one_group(clusters, jitter, random):
+    """Jitter up to 20 % either way is far from a gap of 1.5, wherever it lies; clusters are twice apart or more."""
+    tau, member = [], []
+    for centre, many in dict(clusters).items():
+        tau += [centre * (1 + jitter * random.uniform(-1, 1)) for _ in range(many)]
+        member += [centre] * many
+    tau, member = [*tau, member[0]], [*member, member[0]]
+    group = fleet(tau).group
+    for centre in set(member):
+        assert len({int(group[i]) for i in range(len(tau)) if member[i] == centre}) == 1
+
+
+@given(st.lists(sizes, min_size=2, max_size=30), st.data())
+def test_groups_follow_the_order_and_the_whole_fleet(tau, data):
+    everybody = fleet(tau)
+    order = np.argsort(everybody.means, kind="stable")
+    names = everybody.group[order]
+    assert (np.diff(names) >= 0).all(), "a slower worker is in the same group or in a slower one"
+    ratio = everybody.means[order] / everybody.median
+    for place, (low, high) in enumerate([(0, 0.5), (0.5, 2.0), (2.0, 8.0), (8.0, np.inf)]):
+        own = ratio[names == place]
+        if len(own):
+            assert own.min() < high * (1 + 1e-9) * 4, GROUPS[place]
+            assert own.max() > low / 4, GROUPS[place]
+    some = everybody.fastest(data.draw(st.integers(1, len(tau))))
+    assert sorted(some.group.tolist()) == names[: some.workers].tolist()
 
 
 def test_variability_is_that_of_the_samples():

@@ -98,7 +98,7 @@ def measure(pattern: str, speeds: Durations, noise: str, *, seeds: Sequence[int]
 
 def judge(cells: Sequence[Cell]) -> tuple[Verdict, str]:
     """Holds if no pattern is slower; with a correction if only those are where nobody waits, by less than a half."""
-    slower = [cell for cell in cells if not cell.speedup >= 1]  # NaN: neither got there
+    slower = [cell for cell in cells if not round(cell.speedup, 2) >= 1]  # as it is shown; NaN: neither got there
     if not slower:
         return Verdict.HOLDS, ""
     where = ", ".join(f"{cell.pattern} with {cell.noise} ({cell.speedup:.2f}×)" for cell in slower)
@@ -120,7 +120,7 @@ def check(progress: Callable[[float], None]) -> Claim:
         cells.append(measure(*one))
         progress((done + 1) / len(wanted))
     verdict, why = judge(cells)
-    faster = [cell for cell in cells if cell.speedup >= 1]
+    faster = [cell for cell in cells if round(cell.speedup, 2) >= 1]
     best, worst = max(cells, key=lambda cell: cell.speedup), min(cells, key=lambda cell: cell.speedup)
     return Claim(
         number=6,
@@ -162,7 +162,7 @@ HEADINGS = (
 
 def _cells(cell: Cell) -> tuple[str, ...]:
     ratios = (f"{ratio:.2f}" for ratio in (cell.throughput, cell.gradients, cell.speedup))
-    seconds = (f"{seconds:.0f}" for seconds in cell.seconds)
+    seconds = (f"{float(f'{seconds:.3g}'):g}" for seconds in cell.seconds)  # enough digits for the speed-up beside them
     return (cell.pattern, cell.noise, *ratios, f"{cell.low:.2f} to {cell.high:.2f}", f"{cell.constant:.2f}", *seconds)
 
 

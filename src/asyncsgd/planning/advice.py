@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, MINIBATCH, SIMPLEST_FIRST
 from asyncsgd.planning.fleet import Fleet
 from asyncsgd.planning.row import Row
-from asyncsgd.planning.words import percent, span, times
+from asyncsgd.planning.words import percent, shown, span, times
 
 WORTH = 0.1
 """A method has to save this share of the time before it is preferred to a simpler one, or to fewer jobs in flight."""
@@ -31,12 +31,12 @@ class Advice:
 def recommend(rows: Sequence[Row]) -> Row:
     """Of the rows within 10 % of the shortest time to the target, the simplest method, with most workers, fewest jobs.
 
-    Rows whose simulation did not settle count only if there are no others: they would get slower still.
+    Rows whose simulation did not settle count only if there are no others: they would get slower still. Times are
+    compared as the table shows them.
     """
-    sure = [row for row in rows if row.seconds_to_target is not None and row.settled]
-    sure = sure or [row for row in rows if row.seconds_to_target is not None]
-    best = min(_time(row) for row in sure)
-    near = [row for row in sure if _time(row) * (1 - WORTH) <= best]
+    base, sure = baseline(rows), _sure(rows)
+    best = min(_time(row, base) for row in sure)
+    near = [row for row in sure if _time(row, base) * (1 - WORTH) <= best * (1 + 1e-9)]
     return min(
         near,
         key=lambda row: (SIMPLEST_FIRST.index(row.candidate.method), -row.candidate.workers, row.concurrency),
@@ -82,15 +82,16 @@ def headline(row: Row) -> str:
 def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
     candidate, base = row.candidate, baseline(rows)
     left_out = candidate.total - candidate.workers
-    sooner = times(_time(base) / _time(row))
+    sooner = times(1 / _time(row, base))
     if candidate.workers == 1:
         return _alone(rows, fleet)
     if candidate.method == MINIBATCH:
         if left_out:
             was, now = span(base.seconds * base.concurrency), span(row.seconds * row.concurrency)
+            others = "no other method" + (" whose simulation settled" if _loose_saves(row, rows) else "")
             return (
-                f"a batch takes {now} without the {_many(left_out, 'slowest')} and {was} with, and no other method "
-                f"would be more than {percent(WORTH)} faster than that"
+                f"a batch takes {now} without the {_many(left_out, 'slowest')} and {was} with, and {others} would save "
+                f"more than {percent(WORTH)} of the time"
             )
         return _no_gain(row, rows, fleet)
     gain = f"it reaches the same accuracy {sooner} times sooner than {_with(base)}"
@@ -98,7 +99,7 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
         return f"{gain}, which waits for the slowest, and no simpler method comes within {percent(WORTH)}"
     delays = row.rehearsal.delays
     pace = f"a gradient comes every {span(row.seconds)} instead of every {span(base.seconds)}"
-    if row.seconds >= base.seconds:
+    if row.seconds >= base.seconds or span(row.seconds) == span(base.seconds):
         pace = "its delays stay short"
     text = f"{gain}, because {pace}"
     if candidate.method == ADAPTIVE:
@@ -122,16 +123,17 @@ def _alone(rows: Sequence[Row], fleet: Fleet) -> str:
 
 
 def _no_gain(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
-    others = [other for other in rows if other.candidate.method != MINIBATCH and other.seconds_to_target is not None]
-    best = min(others, key=_time)
-    saved = 1 - _time(best) / _time(row)
+    base = baseline(rows)
+    others = _sure([other for other in rows if other.candidate.method != MINIBATCH])
+    best = min(others, key=lambda other: _time(other, base))
+    saved = 1 - _time(best, base) / _time(row, base)
     waiting = max(0.0, 1 - float(fleet.means.mean()) / (row.seconds * row.concurrency))
     text = (
         f"asynchrony would not pay here, as workers wait only {percent(waiting)} of the time for the slowest of a batch"
     )
     if waiting > 0.25:
         text = f"asynchrony would not pay here, although workers wait {percent(waiting)} of the time for the slowest"
-    if saved < 0.005:
+    if saved <= 0:
         return f"{text} and no other method reaches the same accuracy sooner"
     return f"{text} and the best alternative ({best.label}) would save {percent(saved)} of the time"
 
@@ -140,23 +142,23 @@ def _reason_heterogeneous(row: Row, rows: Sequence[Row]) -> str:
     base = baseline(rows)
     text = "data differ between workers, and methods that favour fast ones would neglect the data of the others"
     busy = [r for r in rows if r.candidate.method == ASYNC and r.candidate.workers == r.candidate.total]
-    last = max(busy, key=lambda r: r.concurrency).rehearsal.groups[-1]
+    last = min(busy, key=lambda r: r.seconds).rehearsal.groups[-1]  # the row that the table of groups shows
     members = last.workers / row.candidate.total
-    if last.share < 0.8 * members:
+    if last.share < 0.8 * members and percent(last.share) != percent(members):
         text += (
             f" (under asynchronous SGD, the {percent(members)} {last.name} ones would give {percent(last.share)} "
             "of the gradients)"
         )
     fair = "of those that hear everybody alike"
     rivals = {MINIBATCH: ALGORITHM2, ALGORITHM2: MINIBATCH}[row.candidate.method]
-    best = min((r for r in rows if r.candidate.method == rivals and r.seconds_to_target is not None), key=_time)
-    ratio = _time(best) / _time(row)
+    best = min(_time(r, base) for r in _sure([r for r in rows if r.candidate.method == rivals]))
+    ratio = best / _time(row, base)
     if row.candidate.method == ALGORITHM2:
-        return f"{text}; {fair}, it is {times(_time(base) / _time(row))} times faster than {_with(base)}"
+        return f"{text}; {fair}, it is {times(1 / _time(row, base))} times faster than {_with(base)}"
     if ratio >= 1.05:
         return f"{text}; {fair}, it is {times(ratio)} times faster than Algorithm 2 at its best"
-    if ratio > 0.995:
-        return f"{text}; {fair}, it is as fast as Algorithm 2 at its best"
+    if ratio >= 1:
+        return f"{text}; {fair}, Algorithm 2 at its best is not faster"
     return f"{text}; {fair}, Algorithm 2 would save only {percent(1 - ratio)} of the time"
 
 
@@ -177,6 +179,21 @@ def _many(count: int, kind: str) -> str:
     return f"{kind} worker" if count == 1 else f"{count:,} {kind} workers"
 
 
-def _time(row: Row) -> float:
+def _sure(rows: Sequence[Row]) -> list[Row]:
+    """Those that a theorem covers and whose simulation settled, or of the former all, if none did."""
+    covered = [row for row in rows if row.seconds_to_target is not None]
+    return [row for row in covered if row.settled] or covered
+
+
+def _loose_saves(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether a simulation that had not settled shows a time that would be worth it."""
+    base = baseline(rows)
+    loose = [other for other in rows if not other.settled and other.seconds_to_target is not None]
+    return any(_time(other, base) < (1 - WORTH) * _time(row, base) for other in loose)
+
+
+def _time(row: Row, base: Row) -> float:
+    """Time to the target, relative to that of the baseline, as the table shows it."""
     assert row.seconds_to_target is not None
-    return row.seconds_to_target
+    assert base.seconds_to_target is not None
+    return shown(row.seconds_to_target / base.seconds_to_target)

@@ -29,8 +29,13 @@ PARQUET, LOG = b"PAR1", b"\xff\xff\xff\xff"
 
 GROUPS = ("fast", "typical", "slow", "straggling")
 BORDERS = (0.5, 2.0, 8.0)
-"""In medians: fast workers take less than half of it, slow ones more than twice, straggling ones more than 8 times."""
-
+"""In medians: the middle worker of a fast group takes less than half, of a slow one more than twice, of a straggling
+one more than 8 times as long."""
+GAP = 1.5
+"""Where the next slower worker takes this many times as long, one group ends and another begins."""
+WIDE, NEAR = 4.0, 2**0.5
+"""Workers without such a gap whose slowest takes more than ``WIDE`` times as long as their fastest are divided all the
+same: at the widest gap within a factor ``NEAR`` of each border."""
 
 CREDIBLE = (1e-12, 1e12)
 """Mean seconds of a job that can be meant."""
@@ -44,7 +49,9 @@ class Fleet:
     """Where the durations come from, for a headline."""
     durations: Durations
     typical: float | None = None
-    """Seconds that a typical job takes, by which the groups are told apart; the median worker's mean unless given."""
+    """Seconds that a typical job takes, by which groups get their names; the median worker's mean unless given."""
+    members: Ints | None = None
+    """The group of each worker, where a larger fleet has decided it."""
 
     @property
     def workers(self) -> int:
@@ -105,9 +112,8 @@ class Fleet:
 
     @cached_property
     def group(self) -> Ints:
-        """Per worker: the place of its group in ``GROUPS``, by its mean against the median worker's."""
-        ratio = self.means / self.median
-        return np.asarray(np.searchsorted(BORDERS[:1], ratio, side="right") + np.searchsorted(BORDERS[1:], ratio))
+        """Per worker: the place of its group in ``GROUPS``. Groups are divided at gaps, never between like workers."""
+        return _grouped(self.means / self.median) if self.members is None else self.members
 
     def fastest(self, workers: int) -> Fleet:
         """Only the so many workers with the shortest means."""
@@ -123,7 +129,8 @@ class Fleet:
             for name in owned:
                 columns[name] = getattr(low, name)[np.concatenate(places)]
         columns |= {name: getattr(low, name)[chosen] for name in Lowered._fields if name not in columns}
-        return Fleet(f"{workers} fastest of {self.name}", Durations(freeze(Lowered(**columns))), self.median)
+        durations = Durations(freeze(Lowered(**columns)))
+        return Fleet(f"{workers} fastest of {self.name}", durations, self.median, self.group[chosen])
 
 
 def fleet(source: Source) -> Fleet:
@@ -157,6 +164,30 @@ def fleet(source: Source) -> Fleet:
         fix = f"give seconds whose mean lies between {low:g} and {high:g}"
         raise BadParameter(what, value, f"has mean {found.means[worker]:g} for worker {worker}", fix)
     return found
+
+
+def _grouped(ratios: Floats) -> Ints:
+    """Divide workers, by their means in medians, where there are gaps; the middle worker names each group."""
+    order = np.argsort(ratios, kind="stable")
+    sizes = ratios[order]
+    names = np.empty(len(sizes), dtype=np.int64)
+    for part in np.split(np.arange(len(sizes)), np.flatnonzero(sizes[1:] >= GAP * sizes[:-1]) + 1):
+        for piece in np.split(part, _cuts(sizes[part])):
+            middle = np.median(sizes[piece])
+            above = np.searchsorted(BORDERS[:1], middle, side="right") + np.searchsorted(BORDERS[1:], middle)
+            names[order[piece]] = above
+    return names
+
+
+def _cuts(sizes: Floats) -> list[int]:
+    """Where to divide workers without a gap between them: nowhere, unless they spread widely."""
+    found: set[int] = set()
+    gaps, middles = sizes[1:] / sizes[:-1], np.sqrt(sizes[1:] * sizes[:-1])
+    for border in BORDERS:
+        if sizes[-1] > WIDE * sizes[0] and sizes[0] < border < sizes[-1]:
+            close = np.maximum(middles / border, border / middles) <= NEAR
+            found.add(1 + int(np.argmax(np.where(close, gaps, 0.0))))
+    return sorted(found)
 
 
 def _file(path: Path) -> Durations:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncsgd.core.check import positive
+from asyncsgd.core.errors import UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.planning.accuracy import Accuracy, favours_fast
 from asyncsgd.planning.candidates import ADAPTIVE, Candidate
@@ -73,10 +74,14 @@ class Row:
         return favours_fast(candidate) and (weighed or not heard)
 
     def method(self, smoothness: float) -> Method:
-        """The method, with the largest step that its theorem allows for this L."""
+        """The method, with the largest step that its theorem allows for this L; refused where no theorem covers it."""
         positive("smoothness", smoothness)
-        step = 1.0 if self.accuracy is None else self.accuracy.step
-        return self.candidate.build(step / smoothness)
+        if self.accuracy is None:
+            raise UsageError(
+                f"no theorem allows {self.label} a step where the data differ between workers, as it favours fast "
+                "ones; choose a step yourself and pass it to row.candidate.build(stepsize)"
+            )
+        return self.candidate.build(self.accuracy.step / smoothness)
 
     def to_dict(self, baseline: float | None) -> dict[str, Any]:
         """Plain numbers and words; ``baseline`` is the time to the target that ``relative`` refers to."""

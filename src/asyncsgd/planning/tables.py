@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncsgd.planning.candidates import ALGORITHM2, LABELS, MINIBATCH
-from asyncsgd.planning.fleet import BORDERS
+from asyncsgd.planning.fleet import BORDERS, GAP
 from asyncsgd.planning.words import number, percent, relative, short, span, times
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def groups_explained() -> str:
     """What the names of the groups mean."""
     fast, slow, straggling = BORDERS
     return (
-        f"Fast workers take less than {percent(fast)} of the median worker's time, slow ones more than {slow:g} times, "
-        f"straggling ones more than {straggling:g} times as long."
+        f"Groups of workers are divided at gaps, where the next slower worker takes {GAP:g} times as long or more. The "
+        f"middle worker of a fast group takes less than {percent(fast)} of the median worker's time, of a slow group "
+        f"more than {slow:g} times, of a straggling group more than {straggling:g} times as long."
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 UNITS = (
     *((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")),
     *((1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"), (1e-12, "ps")),
@@ -55,13 +57,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.0095 or share < 1e-4 else f"{100 * share:.1g} %"
 
 
-def relative(ratio: float) -> str:
-    """A ratio to compare with 1: two decimals, and more where they would be 0.
+def shown(ratio: float) -> float:
+    """A ratio as `relative` prints it. Advice decides and speaks by these, so that no table contradicts a sentence.
 
-    >>> relative(1.0), relative(0.0512), relative(0.00123), relative(1e-9)
-    ('1.00', '0.05', '0.0012', '1e-09')
+    >>> shown(0.18664), shown(1234.5)
+    (0.187, 1230.0)
     """
-    return f"{ratio:.2f}" if ratio >= 0.02 else number(float(f"{ratio:.2g}"))
+    return float(f"{ratio:.3g}")
+
+
+def relative(ratio: float) -> str:
+    """A ratio to compare with others: three digits, zeros at the end included.
+
+    >>> relative(1.0), relative(0.17), relative(0.00123), relative(12.345), relative(1e-9), relative(1234.5)
+    ('1.00', '0.170', '0.00123', '12.3', '1e-09', '1,230')
+    """
+    rounded = shown(ratio)
+    if not 1e-4 <= rounded < 1000:
+        return number(ratio)
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(rounded)))}f}"
 
 
 def times(ratio: float) -> str:
