@@ -14,8 +14,8 @@ help: ## show this list
 demo: $(VENV)/.demo ## digits, one straggler among four workers: waiting for it and not, about a minute
 	@$(RUN) asyncsgd demo
 
-paper: $(VENV)/.report ## check ten claims of the paper, in about three minutes: see paper/index.html
-	@$(RUN) asyncsgd paper
+paper: $(VENV)/.report ## check ten claims of the paper, in about three minutes: see paper/index.html, docs/measured.md
+	@$(RUN) asyncsgd paper --docs docs
 
 # Groups of tests (tests/markers.py) stay in one process, in the order given there. One process more than processors, as
 # tests of Ray and Flower mostly wait.

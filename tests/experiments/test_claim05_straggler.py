@@ -29,10 +29,16 @@ def test_the_papers_own_number_would_hold(rows):
 @pytest.mark.parametrize("rule", RULES)
 def test_a_mean_that_falls_otherwise_is_a_failure(rows, rule):
     wrong = EXPECTED[rule] + 0.5
-    bent = [replace(row, measured=row.iterations**wrong) if row.rule == rule else row for row in rows]
+    bent = [replace(row, measured=1e-9 * row.iterations**wrong) if row.rule == rule else row for row in rows]
     verdict, why = judge(bent)
     assert verdict == Verdict.FAILS
     assert rule in why
+
+
+def test_a_mean_above_its_bound_is_a_failure(rows):
+    verdict, why = judge([replace(rows[0], bound=0.5 * rows[0].measured), *rows[1:]])
+    assert verdict == Verdict.FAILS
+    assert "1 exceed their bound" in why
 
 
 def test_delays_that_grow_are_a_failure(rows):

@@ -6,7 +6,7 @@ import pytest
 from asyncsgd.experiments import claim06_minibatch as claim06
 from asyncsgd.experiments.claim import Verdict
 
-CELL = claim06.Cell("half slower", "no noise", 3.0, 2.5, 3.5, 2.9, 2.5, 1.2, (300.0, 100.0))
+CELL = claim06.Cell("half slower", "no noise", 3.0, 2.5, 3.5, 2.9, 2.5, 2.5, 1.2, (300.0, 100.0))
 
 
 def test_equal_workers_lose_and_a_straggler_wins():
@@ -31,14 +31,17 @@ def test_every_pattern_is_for_as_many_workers_as_asked():
 
 
 def test_the_verdict_follows_the_numbers():
-    assert claim06.judge([CELL, replace(CELL, speedup=1.0)]) == (Verdict.HOLDS, "")
-    nobody_waits = replace(CELL, pattern="all equal", speedup=0.8, throughput=1.0)
+    assert claim06.judge([CELL, replace(CELL, speedup=1.01)]) == (Verdict.HOLDS, "")
+    nobody_waits = replace(CELL, pattern="all equal", speedup=0.8, possible=1.0)
     verdict, why = claim06.judge([CELL, nobody_waits])
     assert verdict == Verdict.CORRECTED
     assert "all equal with no noise (0.80×)" in why
     assert claim06.judge([CELL, replace(CELL, speedup=np.nan)])[0] == Verdict.FAILS, "nobody got there"
     assert claim06.judge([replace(nobody_waits, speedup=0.4)])[0] == Verdict.FAILS
     assert claim06.judge([replace(CELL, speedup=0.9)])[0] == Verdict.FAILS, "slower although others wait"
+    assert claim06.judge([replace(CELL, speedup=1.0)])[0] == Verdict.FAILS, "not faster although others wait"
+    lost = replace(CELL, speedup=0.9, throughput=0.9)
+    assert claim06.judge([lost])[0] == Verdict.FAILS, "that it delivers no more gradients is no excuse"
 
 
 def test_the_table_does_not_contradict_itself():

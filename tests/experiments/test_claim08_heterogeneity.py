@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -33,12 +34,12 @@ def test_who_is_away_in_bursts_costs_more_and_steady_slowness_does_not():
 @pytest.mark.parametrize("method", [FAIR, ADAPTIVE, OVER, BUSY])
 def test_a_method_ends_where_its_trace_says(method):
     found = bias.measure(SPREAD, method, steps=[1e-2, 1e-3], seeds=range(4))
-    assert found.distances[-1] == pytest.approx(found.predicted, abs=0.03)
+    assert found.distances[-1] == pytest.approx(found.predicted, abs=0.02)
     if method == FAIR:
-        assert found.distances[-1] < 0.03
+        assert found.distances[-1] < 2 * found.noise
         assert found.imbalance < 0.05
     else:
-        assert found.distances[-1] > 0.08
+        assert found.distances[-1] > 2 * found.noise
 
 
 def test_weights_that_are_alike_are_no_bias():
@@ -48,9 +49,20 @@ def test_weights_that_are_alike_are_no_bias():
 
 
 def test_imbalance_of_over_selection_with_fixed_durations():
-    """The two slowest of ten are never heard: weights 1/8 and 0, so n·Σ(w - 1/n)² = 10·(8/40² + 2/10²) = 1/4."""
-    found = bias.measure(SPREAD, OVER, steps=[1e-2], seeds=[0])
-    assert found.imbalance == pytest.approx(np.sqrt(0.25))
+    """Worker i of 50 is heard if at most 7 of the other 9 asked are faster: hypergeometric, without a simulation."""
+    n, asked, goal = bias.WORKERS, bias.ASKED, bias.GOAL
+    heard = [
+        sum(math.comb(i, k) * math.comb(n - 1 - i, asked - 1 - k) for k in range(goal)) / math.comb(n - 1, asked - 1)
+        for i in range(n)
+    ]
+    share = np.array(heard) / sum(heard)
+    found = bias.measure(SPREAD, OVER, steps=[1e-3], seeds=range(4))
+    assert found.imbalance == pytest.approx(np.sqrt(n * ((share - 1 / n) ** 2).sum()), rel=0.05)
+
+
+def test_over_selection_does_not_ask_everyone():
+    """If it asked all workers, it would discard the same slowest in every round and could only lose."""
+    assert bias.METHODS[OVER](0.1).dispatch.asked == bias.ASKED <= bias.WORKERS / 5
 
 
 def ends(**changed):
@@ -58,7 +70,7 @@ def ends(**changed):
     found = {FAIR: 0.004, ADAPTIVE: 0.12, OVER: 0.19} | changed.get("spread", {})
     alike = {FAIR: 0.004, ADAPTIVE: 0.004, OVER: 0.002} | changed.get("same", {})
     return [
-        Bias(pattern, method, (1e-2, 1e-4), (0.06, end), end, 0.2)
+        Bias(pattern, method, (1e-2, 1e-4), (0.06, end), 0.005, end, 0.2)
         for pattern, row in ((SPREAD, found), (SAME, alike))
         for method, end in row.items()
     ]
@@ -70,9 +82,10 @@ def test_the_verdict_follows_the_numbers():
     verdict, why = judge([LATE, OTHER], ends())
     assert verdict == Verdict.CORRECTED
     assert "slow: τ^i_avg + 1 is 10.0 times as large, the error 1.08 times" in why
-    verdict, why = judge([follows, OTHER], ends(spread={ADAPTIVE: 0.25}))
-    assert verdict == Verdict.CORRECTED
-    assert "1 to 8 s, fixed: 0.250 against 0.190" in why
+    for more in (0.25, 0.189):  # more, and not less by more than chance
+        verdict, why = judge([follows, OTHER], ends(spread={ADAPTIVE: more}))
+        assert verdict == Verdict.CORRECTED
+        assert f"1 to 8 s, fixed: {more:.3f} against 0.190" in why
 
 
 @pytest.mark.parametrize(
@@ -85,7 +98,7 @@ def test_the_verdict_follows_the_numbers():
         ([LATE, OTHER], ends(spread={OVER: np.nan}), "not at the predicted limit"),
         ([LATE, OTHER], ends(spread={FAIR: 0.05}), "Algorithm 2 biased"),
         ([LATE, OTHER], ends(spread={ADAPTIVE: 0.005}), "delay-adaptive steps not biased"),
-        ([LATE, OTHER], ends(same={ADAPTIVE: 0.1}), "biased though nobody is slower"),
+        ([LATE, OTHER], ends(same={ADAPTIVE: 0.1}), "biased though no worker is slower"),
         ([LATE, OTHER], [replace(row, predicted=row.predicted + 0.1) for row in ends()], "not at the predicted limit"),
         ([LATE, OTHER], [replace(row, distances=(0.004, 0.004)) for row in ends()[:1]] + ends()[1:], "not shrink"),
     ],
@@ -101,7 +114,7 @@ def test_the_figures_can_be_drawn():
     from asyncsgd.report import figures
 
     with figures.figure(columns=2) as (fig, axes):
-        rows = [Bias(SPREAD, method, (1e-2, 1e-4), (0.06, 0.02), 0.02, 0.2) for method in bias.METHODS]
+        rows = [Bias(SPREAD, method, (1e-2, 1e-4), (0.06, 0.02), 0.005, 0.02, 0.2) for method in bias.METHODS]
         bias.draw(fig, axes, rows, SPREAD)
         figures.svg(fig, "bias")
     with figures.figure() as (fig, axes):

@@ -12,7 +12,12 @@ DELAYS = (4, 16, 64)
 
 
 def row(variant, slope, setting=ONE):
-    return Row(setting, variant, DELAYS, tuple(100 * (d / 4) ** slope for d in DELAYS))
+    return Row(setting, variant, DELAYS, tuple((100 * (d / 4) ** slope,) for d in DELAYS))
+
+
+def roots(variant, added, *, start=100.0, noise=(-5.0, 5.0), setting=TWO):
+    """T = start + added·√τ_max, and a little chance in how fast it grows, one value per seed."""
+    return Row(setting, variant, DELAYS, tuple(tuple(start + (added + n) * np.sqrt(d) for n in noise) for d in DELAYS))
 
 
 def test_early_sampling_and_buffers_flatten_t_in_algorithm_1_and_local_steps_do_not():
@@ -32,6 +37,7 @@ def test_early_sampling_changes_little_in_algorithm_2():
     plain, early = (claim10.measure(setting, variant, steps=24) for variant in (PLAIN, EARLY))
     assert plain.delays == early.delays
     assert abs(plain.slope - early.slope) < 0.2
+    assert 0.5 < claim10.against(early, plain).mean < 1.5
 
 
 def test_the_longest_delay_is_that_of_the_slow_worker():
@@ -82,16 +88,33 @@ def test_it_is_the_slow_workers_own_echo():
         assert low < best(64, **early) / best(4, **early) < high
 
 
+def test_a_cost_that_delays_do_not_change_is_no_effect_of_delays():
+    """A buffer that takes 300 iterations more at every delay bends the slope on log-log axes, and that is all."""
+    plain, buffered = roots(PLAIN, 50.0), roots("buffer of 10", 50.0, start=400.0)
+    assert plain.slope - buffered.slope > claim10.SLOPE
+    assert claim10.against(buffered, plain).mean == pytest.approx(1.0)
+    assert claim10.judge([plain, buffered]) == (Verdict.HOLDS, "")
+
+
 def test_the_verdict_follows_the_numbers():
-    rows = [row(PLAIN, 0.6), row("2 local steps", 0.7), row(PLAIN, 0.3, TWO), row("buffer of 2", 0.2, TWO)]
-    assert claim10.judge(rows) == (Verdict.HOLDS, "")
-    verdict, why = claim10.judge([*rows, row("buffer of 2", 0.3), row(EARLY, 0.2)])
+    rows = [roots(PLAIN, 50.0, setting=ONE), roots("2 local steps", 40.0, setting=ONE), roots(PLAIN, 50.0)]
+    assert claim10.judge([*rows, roots("buffer of 2", 45.0)]) == (Verdict.HOLDS, "")
+    early = roots(EARLY, 10.0, setting=ONE)
+    verdict, why = claim10.judge([*rows, early, roots("buffer of 2", 30.0, start=400.0, noise=(-3.0, 3.0))])
     assert verdict == Verdict.CORRECTED
-    assert f"{ONE}: buffer of 2 0.30, re-sampled early 0.20 (0.60)." in why
-    for slope in (0.05, 0.6, np.nan):
-        verdict, why = claim10.judge([*rows, row("5 local steps", slope, TWO)])
+    assert f"{ONE}: {EARLY} 0.20×" in why
+    assert "less for: buffer of 2" in why
+    assert "Judged by the slope of log T, they would not be the same (buffer of 2 0." in why
+    for added in (10.0, 200.0, np.nan):
+        verdict, why = claim10.judge([*rows, roots("5 local steps", added)])
         assert verdict == Verdict.FAILS
-        assert f"{TWO}: 5 local steps {slope:.2f} (0.30)." in why
+        assert f"{TWO}: 5 local steps {added / 50:.2f}×" in why
+
+
+def test_a_ratio_that_is_not_sure_enough_is_a_failure():
+    noisy = roots("buffer of 5", 50.0, noise=(40.0, -40.0))
+    assert claim10.against(noisy, roots(PLAIN, 50.0)).mean == pytest.approx(1.0)
+    assert claim10.judge([roots(PLAIN, 50.0), noisy])[0] == Verdict.FAILS
 
 
 def test_the_figure_has_one_panel_per_setting():

@@ -21,7 +21,8 @@ def check(progress):
     progress(0.5)
     return Claim(
         number={number}, title="A & B < C", paper="says <so>", measured="measured it", verdict=Verdict.CORRECTED,
-        why="because", values={{"slope": np.float64(0.5), "never": float("inf"), "steps": np.arange(2)}},
+        summary="in short", refuted_by="a <counterexample>", why="because",
+        values={{"slope": np.float64(0.5), "never": float("inf"), "steps": np.arange(2)}},
         tables=(Table("a caption", ("a", "b"), ((1, 2.5), (None, "x<y"))),),
         figures=(Figure("fake-{number}", "a drawing", lambda fig, ax: ax.plot([1, 2], [1, 4])),),
     )
@@ -45,7 +46,7 @@ def test_every_claim_of_the_paper_has_its_file():
     found = runner.experiments()
     assert [one.number for one in found] == list(range(1, 11))
     assert [one.number for one in runner.experiments([5, 3])] == [3, 5]
-    with pytest.raises(BadParameter, match="only = 11 is no claim; pass some of 1, 2"):
+    with pytest.raises(BadParameter, match="only = 11 is not a claim; pass some of 1, 2"):
         runner.experiments([3, 11])
 
 
@@ -106,7 +107,17 @@ def test_the_folder_holds_everything(fakes, tmp_path):
     assert reader.open == []  # well-formed, and
     assert [link for link in reader.outside if "w3.org" not in link] == []  # nothing is fetched from outside
     words = " ".join(reader.words)
-    for said in ("A & B < C", "says <so>", "measured it", "because", "a caption", "x<y", "a drawing", "no <luck>"):
+    for said in (
+        "A & B < C",
+        "says <so>",
+        "measured it",
+        "because",
+        "a <counterexample>",
+        "a caption",
+        "x<y",
+        "a drawing",
+        "no <luck>",
+    ):
         assert said in words
     assert html.index("Verdicts") < html.index("says &lt;so&gt;")
     assert html.count('class="badge warn"') == html.count('class="badge bad"') == 2
@@ -114,7 +125,7 @@ def test_the_folder_holds_everything(fakes, tmp_path):
     assert 'id="s2"' in html
 
     rows = json.loads((tmp_path / "claims.json").read_text())
-    wanted = ["number", "title", "paper", "measured", "verdict", "why", "values", "figures"]
+    wanted = ["number", "title", "paper", "measured", "summary", "refuted_by", "verdict", "why", "values", "figures"]
     assert [list(row) for row in rows] == [wanted, [*wanted, "error"]]
     assert rows[0]["values"]["never"] is None
     assert rows[1]["verdict"] == "could not be judged"
@@ -151,6 +162,8 @@ def test_the_command_writes_and_prints(command, tmp_path):
     assert code == 0
     assert "holds with a correction" in out
     assert "index.html" in out
+    assert "What would refute them" in out
+    assert "1  a <counterexample>" in out
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [
         "claims.json", "fake-1.png", "fake-1.svg", "index.html",
     ]  # fmt: skip
@@ -170,7 +183,7 @@ def test_the_exit_code_says_when_a_claim_was_not_judged(command, tmp_path):
 def test_bad_input_is_named(command, tmp_path):
     code, _, err = command("--only", "three")
     assert code == 2
-    assert "only = 'three' is no list of claims; pass numbers, as in --only 3,5" in err
+    assert "only = 'three' is not a list of claims; pass numbers, as in --only 3,5" in err
     (tmp_path / "file").write_text("")
     code, _, err = command("--output", "file")
     assert code == 2

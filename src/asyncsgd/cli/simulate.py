@@ -107,6 +107,9 @@ def paper(
     output: Annotated[Path, typer.Option(help="Folder for the page, the figures and claims.json.")] = Path("paper"),
     only: Annotated[str | None, typer.Option(metavar="3,5", help="Check only the claims with these numbers.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print claims.json instead of a table.")] = False,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The docs folder of a checkout: rewrite its page of the claims.")
+    ] = None,
 ) -> None:
     """Measure ten claims of the paper: page, figures, verdicts.
 
@@ -114,7 +117,7 @@ def paper(
     """
     from asyncsgd.experiments.terminal import show
 
-    if not show(output, only, as_json=json):
+    if not show(output, only, as_json=json, docs=docs):
         raise typer.Exit(1)
 
 

@@ -1,6 +1,8 @@
 """Where methods end when data differ: distance from x* as the step goes to 0, beside what the trace predicts.
 
-If worker i gets steps w_i in all, the limit is the point with Σ w_i ∇f_i(x) = 0: x* if all w_i are equal.
+If worker i gets steps w_i in all, the limit is the point with Σ w_i ∇f_i(x) = 0: x* if all w_i are equal. Jobs go to
+a fifth of the workers at a time, as in practice: if every round asked all of them, over-selection would discard the
+same slowest ones every time, and could only lose the comparison.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ from asyncsgd.simulation import durations, simulate
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks import quadratic
 
-FEW, GOAL = 10, 8
+WORKERS, ASKED, GOAL, DIM = 50, 10, 8, 20
+"""Workers, jobs in flight (or asked in a round), answers that over-selection waits for, and parameters."""
 STEPS = (2e-2, 6e-3, 2e-3, 6e-4, 2e-4)
 ADAPTIVE, OVER, FAIR = "Algorithm 2, delay-adaptive", "over-selection, first 80 %", "Algorithm 2, constant step"
 BUSY, DROP = "Algorithm 1, constant step", "Algorithm 2, drop above 2τ_C"
 SAME = "1 s each, exponential"
 
 METHODS: dict[str, Callable[[float], Method]] = {
-    FAIR: lambda step: federated_async_sgd(step, concurrency=FEW),
-    ADAPTIVE: lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DelayAdaptive(step)),
-    DROP: lambda step: federated_async_sgd(step, concurrency=FEW).using(step=DropAbove(step)),
-    OVER: lambda step: over_selection(GOAL * step, goal=GOAL, ask=FEW),
+    FAIR: lambda step: federated_async_sgd(step, concurrency=ASKED),
+    ADAPTIVE: lambda step: federated_async_sgd(step, concurrency=ASKED).using(step=DelayAdaptive(step)),
+    DROP: lambda step: federated_async_sgd(step, concurrency=ASKED).using(step=DropAbove(step)),
+    OVER: lambda step: over_selection(GOAL * step, goal=GOAL, ask=ASKED),
     BUSY: lambda step: async_sgd(step),
     "mini-batch": lambda step: minibatch_sgd(step),
 }
@@ -38,13 +41,13 @@ METHODS: dict[str, Callable[[float], Method]] = {
 
 def patterns() -> dict[str, Durations]:
     """Workers of different speed, and one pattern in which speed has nothing to do with the data."""
-    means = np.geomspace(1.0, 8.0, FEW)
+    means = np.geomspace(1.0, 8.0, WORKERS)
     return {
         "1 to 8 s, exponential": durations.exponential(means),
         "1 to 8 s, log-normal": durations.lognormal(means, 0.5),
         "1 to 8 s, fixed": durations.fixed(means),
-        "half 4× slower, exponential": durations.exponential([1.0] * (FEW // 2) + [4.0] * (FEW - FEW // 2)),
-        SAME: durations.exponential(1.0, workers=FEW),
+        "half 4× slower, exponential": durations.exponential([1.0] * (WORKERS // 2) + [4.0] * (WORKERS - WORKERS // 2)),
+        SAME: durations.exponential(1.0, workers=WORKERS),
     }
 
 
@@ -57,6 +60,8 @@ class Bias:
     steps: tuple[float, ...]
     distances: tuple[float, ...]
     """‖mean x_T - x*‖ over the seeds, one per step."""
+    noise: float
+    """How far that mean lies from its limit by chance at the smallest step: the root of its variance."""
     predicted: float
     """Distance from x* of the point with Σ w_i ∇f_i(x) = 0, w_i the steps that worker i got in the traces."""
     imbalance: float
@@ -65,14 +70,16 @@ class Bias:
 
 def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Sequence[int] = range(6)) -> Bias:
     """Run until the start is forgotten, with every step and seed."""
-    task = quadratic(dim=20, eigenvalues=(0.5, 1.0), workers=FEW, heterogeneity=1.0)
-    speeds, distances, weights = patterns()[pattern], [], np.zeros(FEW)
+    task = quadratic(dim=DIM, eigenvalues=(0.5, 1.0), workers=WORKERS, heterogeneity=1.0)
+    speeds, distances, noise, weights = patterns()[pattern], [], 0.0, np.zeros(WORKERS)
     for step in steps:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiasWarning)  # that is what we are here to measure
             runs = [simulate(task, METHODS[method](step), speeds, iterations=int(20 / step), seed=s) for s in seeds]
-        distances.append(float(np.linalg.norm(np.mean([run.x for run in runs], axis=0) - task.optimum)))
-        weights = np.sum([np.bincount(r.trace.worker, weights=r.trace.step, minlength=FEW) for r in runs], axis=0)
+        ends = np.array([run.x for run in runs])
+        distances.append(float(np.linalg.norm(ends.mean(axis=0) - task.optimum)))
+        noise = float(np.sqrt(ends.var(axis=0, ddof=1).sum() / len(ends))) if len(ends) > 1 else 0.0
+        weights = np.sum([np.bincount(r.trace.worker, weights=r.trace.step, minlength=WORKERS) for r in runs], axis=0)
     share = weights / weights.sum()
     limit = np.linalg.solve(task.hessian, share @ task.offsets)
     return Bias(
@@ -80,8 +87,9 @@ def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Se
         method=method,
         steps=tuple(steps),
         distances=tuple(distances),
+        noise=noise,
         predicted=float(np.linalg.norm(limit - task.optimum)),
-        imbalance=float(np.sqrt(FEW * ((share - 1 / FEW) ** 2).sum())),
+        imbalance=float(np.sqrt(WORKERS * ((share - 1 / WORKERS) ** 2).sum())),
     )
 
 

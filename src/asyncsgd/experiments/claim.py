@@ -18,7 +18,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: ``draw(fig, axes)`` fills a matplotlib figure of so many columns and rows."""
+    """A drawing: ``draw(fig, axes)`` fills a matplotlib figure of ``columns`` × ``rows`` panels."""
 
     name: str
     """File name without ending, for instance ``claim03-pile-up``."""
@@ -50,6 +50,10 @@ class Claim:
     measured: str
     """What we measured, with the numbers of this run."""
     verdict: Verdict
+    summary: str
+    """What we measured and what to make of it, in one line of the documentation's table."""
+    refuted_by: str
+    """Which result of this experiment would make the verdict "does not hold as written"."""
     why: str = ""
     """Where it does not hold as written: why, and what we build instead."""
     values: dict[str, Any] = field(default_factory=dict)

@@ -131,11 +131,15 @@ def check(
     return Claim(
         number=2,
         title="Remark 5: the average delay is the average concurrency",
-        paper="τ_avg = (T + 1)/(T + |C_T| - 1) · τ̄_C in every run, whoever is given the jobs.",
+        paper="τ_avg = (T + 1)/(T + |C_T| - 1) · τ̄_C in every run, whichever workers get the jobs.",
         measured=f"The integer identity is exact in {exact} of {len(rows)} runs. The remark's formula is too large in "
         f"{sum(value > 1e-9 for value in off)}: by {min(off):.3f} to {max(off):.3f} iterations, "
         f"the median is {np.median(off):.3f}.",
         verdict=verdict,
+        summary=f"The integer identity is exact in {exact} of {len(rows)} runs; the formula is too large by "
+        f"{min(off):.3f} to {max(off):.3f} iterations",
+        refuted_by="A run whose delays, counted as integers from its jobs, do not add up to its concurrency; or a run "
+        "in which the formula is off by anything but (T + |C_T| + τ_{j_T})/(T + |C_T| - 1).",
         why=why,
         values={"runs": len(rows), "identity_exact": exact, "too_large_by": [min(off), max(off)], "groups": groups},
         tables=(

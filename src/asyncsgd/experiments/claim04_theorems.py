@@ -1,7 +1,9 @@
 """Claim 4: Theorems 1, 2 and 3: measured means below the bounds, and the scaling in τ_max and τ_C.
 
-The inequality alone says little, so the iterations needed are also measured against τ_max at fixed τ_C (three workers
-and a slower one) and against τ_C (equal workers), and their exponents compared with the theorems'.
+The iterations needed are also measured against τ_max at fixed τ_C (three workers and a slower one) and against τ_C
+(equal workers). A theorem promises that *some* step needs no more than its rate says, so what is judged is the need at
+the best step of a grid that knows no theorem: it may not grow faster. At the step that the theorem allows, the need
+grows like 1/step, whatever the delays do: that exponent is shown, but it says nothing and is not judged.
 """
 
 from __future__ import annotations
@@ -27,23 +29,28 @@ EXPECTED = {
     ("τ_C", "constant"): 1.0,
     ("τ_C", "delay-adaptive"): 1.0,
 }
-"""What the theorems say: √(τ_C τ_max)/ε for a constant step, τ_C/ε for a delay-adaptive one."""
+"""What the theorems promise: √(τ_C τ_max)/ε for a constant step, τ_C/ε for a delay-adaptive one."""
 CLOSE = 0.12
+"""By how much a measured exponent may exceed that."""
 
 
 def judge(cells: Sequence[Cell], slopes: Slopes, statement: float) -> tuple[Verdict, str]:
-    """Holds if no mean exceeds its bound, the exponents are right, and Theorem 2's statement is safe as it stands."""
+    """Holds if no mean exceeds its bound, no need grows faster than promised, and Theorem 2's statement is safe."""
     above = sum(not cell.measured <= cell.bound for cell in cells)
-    right = {name: abs(slopes[name][0] - power) <= CLOSE for name, power in EXPECTED.items()}  # NaN is not right
-    odd = [f"{rule} in {grows}" for (grows, rule), fits in right.items() if not fits]
+    kept = {name: slopes[name][1] <= power + CLOSE for name, power in EXPECTED.items()}  # NaN is not kept
+    odd = [f"{rule} in {grows} ({slopes[grows, rule][1]:.2f})" for (grows, rule), fits in kept.items() if not fits]
     if above or odd:
-        return Verdict.FAILS, f"{above} of {len(cells)} means exceed their bound; the scaling is off for {odd}."
+        return Verdict.FAILS, (
+            f"{above} of {len(cells)} means exceed their bound; iterations at the best step grow faster than promised "
+            f"for {odd}."
+        )
     _, tuned, tiny = slopes["τ_max", "constant"]
     readings = (
-        "The bounds are promises, not forecasts: with the step tuned, the iterations that a constant step needs to the "
-        f"same mean grow like τ_max^{tuned:.2f} on this quadratic. Where the last norm has to stay below {TINY:g}, the "
-        f"exponent is {tiny:.2f} for a constant step, {slopes['τ_max', 'delay-adaptive'][2]:.2f} for η·min(1, τ_C/τ) "
-        f"and {slopes['τ_max', 'drop'][2]:.2f} if late gradients are dropped; the theorems do not speak of that."
+        "The bounds are promises, not forecasts: at the best step the iterations that a constant step needs to the "
+        f"same mean grow like τ_max^{tuned:.2f} on this quadratic, where √τ_max is promised. Where the last norm has "
+        f"to stay below {TINY:g}, the exponent is {tiny:.2f} for a constant step, "
+        f"{slopes['τ_max', 'delay-adaptive'][2]:.2f} for η·min(1, τ_C/τ) and {slopes['τ_max', 'drop'][2]:.2f} if late "
+        "gradients are dropped; the theorems do not speak of that."
     )
     if statement <= 1:
         return Verdict.HOLDS, readings
@@ -80,18 +87,27 @@ def check(
     verdict, why = judge(cells, slopes, statement)
     theorems = sorted({cell.theorem for cell in cells})
     ratios = {name: [cell.measured / cell.bound for cell in cells if cell.theorem == name] for name in theorems}
-    first = {name: f"{found[0]:.2f}" for name, found in slopes.items()}
+    tuned = {
+        name: f"{found[1]:.2f} (promised: {EXPECTED[name]:g})" for name, found in slopes.items() if name in EXPECTED
+    }
+    grow = "; ".join(f"in {grows} {words} with {rule} steps" for (grows, rule), words in tuned.items())
+    below, closest = sum(cell.measured <= cell.bound for cell in cells), max(map(max, ratios.values()))
     return Claim(
         number=4,
         title="Theorems 1, 2 and 3: the bounds and their scaling",
         paper="The mean of ‖∇f‖² falls to ε after O(σ²/ε² + √(τ_C τ_max)/ε) iterations with a constant step (Theorem "
         "1), after O(σ²/ε² + τ_C/ε) with delay-adaptive steps (Theorem 2); data that differ add terms (Theorem 3).",
-        measured=f"{sum(cell.measured <= cell.bound for cell in cells)} of {len(cells)} measured means lie below their "
-        f"bound, the closest at {max(map(max, ratios.values())):.2f} of it. With the step that each theorem allows, "
-        f"the iterations needed grow like τ_max^{first['τ_max', 'constant']} for constant and "
-        f"τ_max^{first['τ_max', 'delay-adaptive']} for delay-adaptive steps at fixed τ_C, and like "
-        f"τ_C^{first['τ_C', 'constant']} and τ_C^{first['τ_C', 'delay-adaptive']} with equal workers.",
+        measured=f"{below} of {len(cells)} measured means lie below their bound, the closest at {closest:.2f} of it. "
+        f"Exponents of the iterations needed at the best step: {grow}. τ_max grows at fixed τ_C, "
+        "τ_C with equal workers.",
         verdict=verdict,
+        summary=f"{below} of {len(cells)} means lie below their bounds, the closest at {closest:.2f} of it. Exponents "
+        f"of the iterations needed at the best step: {grow}. Theorem 2 at its stated η = 1/(4L) with 64 equal workers: "
+        + ("diverges" if np.isinf(statement) else f"{statement:.2g} of the bound"),
+        refuted_by="A mean of ‖∇f‖² above its bound at a step that the theorem allows; or iterations that, at the best "
+        f"step of a grid, grow faster than promised: with an exponent more than {CLOSE} above "
+        + ", ".join(f"{power:g} ({rule} steps in {grows})" for (grows, rule), power in EXPECTED.items())
+        + ".",
         why=why,
         values={
             "exponents": {f"{rule} in {grows}": list(found) for (grows, rule), found in slopes.items()},
@@ -108,12 +124,13 @@ def check(
                 tuple((name, len(r), f"{np.median(r):.3f}", f"{max(r):.3f}") for name, r in ratios.items()),
             ),
             Table(
-                f"Exponents of the iterations needed until the mean is at {EPSILON:g} of its start, with the step that "
-                f"the theorem allows (to be compared) and with the best one; and until the norm stays below {TINY:g}.",
-                ("growing", "steps", "theorem", "mean, theorem's step", "mean, best step", "last norm, best step"),
+                f"Exponents of the iterations needed until the mean is at {EPSILON:g} of its start, at the best step, "
+                "which is judged (at most as promised), and at the step that the theorem allows, where 1/step decides; "
+                f"and until the norm stays below {TINY:g}.",
+                ("growing", "steps", "promised", "mean, best step", "mean, theorem's step", "last norm, best step"),
                 tuple(
-                    (grows, rule, EXPECTED.get((grows, rule)), *(f"{value:.2f}" for value in found))
-                    for (grows, rule), found in slopes.items()
+                    (grows, rule, EXPECTED.get((grows, rule)), f"{best:.2f}", f"{allowed:.2f}", f"{tiny:.2f}")
+                    for (grows, rule), (allowed, best, tiny) in slopes.items()
                 ),
             ),
         ),

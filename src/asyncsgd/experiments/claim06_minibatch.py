@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from asyncsgd import methods
+from asyncsgd.core.dispatch import AlwaysBusy, Batch
 from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.simulation import durations, grid, sweep
+from asyncsgd.experiments.paths import tune
+from asyncsgd.simulation import durations, grid
 from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.schedule import schedule
 from asyncsgd.tasks import quadratic
 
 WORKERS = 16
@@ -25,7 +28,9 @@ NOISES = {"no noise": (0.0, 1e-6, 5_000), "strong noise": (1.0, 5e-2, 15_000)}
 SEEDS = range(8)
 STEPS = 37
 WAITING = 1.25
-"""Asynchrony is said to save waiting where it delivers at least so many times the gradients per second."""
+"""Workers of mini-batch SGD are said to wait where this many times its gradients per second are possible."""
+CONSTANT = 0.5
+"""The lowest speed-up that still counts as "up to a constant"."""
 
 
 def patterns(n: int = WORKERS) -> dict[str, Durations]:
@@ -60,6 +65,8 @@ class Cell:
     """The speed-up of asynchronous SGD with a constant step."""
     throughput: float
     """Gradients per second, asynchronous over mini-batch."""
+    possible: float
+    """What that would be if no worker ever waited: from the durations alone, whatever the methods do."""
     gradients: float
     """Gradients needed, mini-batch over asynchronous."""
     seconds: tuple[float, float]
@@ -74,7 +81,7 @@ def measure(pattern: str, speeds: Durations, noise: str, *, seeds: Sequence[int]
     stepsizes = grid(0.04 / n, 5.0 / n, steps) if sigma else grid(0.3 / n, 9.0 / n, steps)
     time, count = {}, {}
     for recipe in (methods.minibatch_sgd, methods.async_sgd, methods.delay_adaptive):
-        found = sweep(
+        found = tune(
             task, recipe, speeds, stepsizes=stepsizes, seeds=seeds, iterations=iterations, target=target, window=2 * n
         )
         best = int(np.argmin(found.time.mean(axis=1)))
@@ -91,19 +98,29 @@ def measure(pattern: str, speeds: Durations, noise: str, *, seeds: Sequence[int]
         high=float(single.max()),
         constant=float(waiting.mean() / constant.mean()),
         throughput=speedup / gradients,
+        possible=possible(speeds, 200 * n),
         gradients=gradients,
         seconds=(float(waiting.mean()), float(adaptive.mean())),
     )
 
 
+def possible(speeds: Durations, arrivals: int) -> float:
+    """Gradients per second of workers that never wait, over those of workers that wait for the slowest."""
+    busy, waiting = (schedule(rule, speeds, iterations=arrivals).arrival_time[-1] for rule in (AlwaysBusy(), Batch()))
+    return float(waiting / busy)
+
+
 def judge(cells: Sequence[Cell]) -> tuple[Verdict, str]:
-    """Holds if no pattern is slower; with a correction if only those are where nobody waits, by less than a half."""
+    """Holds if no pattern is slower; with a correction if only those where no worker waits, by a constant."""
     slower = [cell for cell in cells if not round(cell.speedup, 2) >= 1]  # as it is shown; NaN: neither got there
     if not slower:
         return Verdict.HOLDS, ""
     where = ", ".join(f"{cell.pattern} with {cell.noise} ({cell.speedup:.2f}×)" for cell in slower)
-    if not all(cell.speedup >= 0.5 and cell.throughput < WAITING for cell in slower):
-        return Verdict.FAILS, f"Slower than mini-batch for {where}, and not only where nobody waits."
+    if not all(cell.speedup >= CONSTANT and cell.possible < WAITING for cell in slower):
+        return (
+            Verdict.FAILS,
+            f"Slower than mini-batch for {where}, and not only where no worker waits, or by more than a constant.",
+        )
     return Verdict.CORRECTED, (
         f"Slower for {where}. The two rates are equal up to a constant, and the constant is not 1: gradients of equal "
         "workers all arrive one batch late, which lowers the largest stable step from 2/L per batch towards π/(2L), a "
@@ -126,11 +143,17 @@ def check(progress: Callable[[float], None]) -> Claim:
         number=6,
         title="Asynchronous against mini-batch SGD in simulated time",
         paper="Asynchronous SGD is always faster than mini-batch SGD, regardless of the delay pattern: both need "
-        "equally many gradients (up to constants), and nobody waits.",
+        "equally many gradients (up to constants), and no worker waits.",
         measured=f"Faster in {len(faster)} of {len(cells)} cases, from {worst.speedup:.2f}× ({worst.pattern}, "
         f"{worst.noise}) to {best.speedup:.1f}× ({best.pattern}, {best.noise}); steps tuned for each, {WORKERS} "
         "workers.",
         verdict=verdict,
+        summary=f"Faster in {len(faster)} of {len(cells)} cases; {worst.speedup:.2f} to {best.speedup:.1f} times as "
+        "fast over all. Slower for: "
+        + (", ".join(f"{c.pattern}, {c.noise} ({c.speedup:.2f})" for c in cells if c not in faster) or "none"),
+        refuted_by="A pattern of durations for which asynchronous SGD is slower although workers of mini-batch SGD "
+        f"wait (at least {WAITING:g} times its gradients per second are possible), or is less than {CONSTANT:g} times "
+        "as fast; each method at its own best step.",
         why=why,
         values={"workers": WORKERS, "cells": [asdict(cell) for cell in cells]},
         tables=(

@@ -16,11 +16,16 @@ from asyncsgd.experiments.bias import ADAPTIVE, BUSY, DROP, FAIR, OVER, SAME, ST
 from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
 from asyncsgd.experiments.late_workers import Placement, pairs
 
+CHANCE, FINITE = 2.0, 0.002
+"""A distance is told apart from 0 from 2 times its noise on (in many dimensions chance makes about 1 of it), plus this
+much for a step that is not 0. Two distances are told apart along one dimension, by 2 times their noise over √dim."""
+
 
 def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verdict, str]:
     """Holds if the error follows Theorem 3's term and delay-adaptive steps bias less than over-selection."""
     # “not <=” and not “>”: NaN is a failure too.
     end = {(row.pattern, row.method): row.distances[-1] for row in biases}
+    noise = {(row.pattern, row.method): CHANCE * row.noise + FINITE for row in biases}
     others = [row.error for row in placements if not row.on_late]
     failures = {
         "above Theorem 3's bound": [row.pattern for row in placements if not row.mean <= row.bound],
@@ -28,19 +33,19 @@ def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verd
         "not at the predicted limit": [
             f"{row.pattern}, {row.method}"
             for row in biases
-            if not abs(row.distances[-1] - row.predicted) <= 0.02 + 0.1 * row.predicted
+            if not abs(row.distances[-1] - row.predicted) <= noise[row.pattern, row.method]
         ],
-        "Algorithm 2 biased at a constant step": [p for (p, m), d in end.items() if m == FAIR and not d <= 0.02],
+        "Algorithm 2 biased at a constant step": [p for (p, m), d in end.items() if m == FAIR and not d <= noise[p, m]],
         "which does not shrink with the step": [
             r.pattern
             for r in biases
             if r.method == FAIR and len(r.steps) > 1 and not r.distances[-1] <= r.distances[0] / 2
         ],
-        "delay-adaptive steps biased though nobody is slower": [
-            p for (p, m), d in end.items() if m == ADAPTIVE and p == SAME and not d <= 0.02
+        "delay-adaptive steps biased though no worker is slower": [
+            p for (p, m), d in end.items() if m == ADAPTIVE and p == SAME and not d <= noise[p, m]
         ],
         "delay-adaptive steps not biased": [
-            p for (p, m), d in end.items() if m == ADAPTIVE and p != SAME and not d >= 3 * end[p, FAIR]
+            p for (p, m), d in end.items() if m == ADAPTIVE and p != SAME and not d > noise[p, m]
         ],
     }
     if any(failures.values()):
@@ -58,10 +63,15 @@ def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verd
             "once and pulls the model to its own data; one that is slow at a steady pace does not. The variance of a "
             f"worker's arrivals within 1/(ηλ) iterations predicts the error to within {_miss(placements):.0%}."
         )
-    more = [p for p, m in end if m == ADAPTIVE and p != SAME and end[p, m] > end[p, OVER]]
+    apart = {(row.pattern, row.method): CHANCE * row.noise / np.sqrt(bias.DIM) for row in biases}
+    more = [
+        p
+        for p, m in end
+        if m == ADAPTIVE and p != SAME and not end[p, m] + np.hypot(apart[p, m], apart[p, OVER]) < end[p, OVER]
+    ]
     if more:
         told = "; ".join(f"{p}: {end[p, ADAPTIVE]:.3f} against {end[p, OVER]:.3f}" for p in more)
-        why.append(f"Delay-adaptive steps do not always bias less than over-selection ({told}).")
+        why.append(f"Delay-adaptive steps are not found to bias less than over-selection everywhere ({told}).")
     return (Verdict.CORRECTED, " ".join(why)) if why else (Verdict.HOLDS, "")
 
 
@@ -89,6 +99,13 @@ def check(progress: Callable[[float], None]) -> Claim:
         "are harmless.",
         measured=_measured(placements, biases),
         verdict=verdict,
+        summary=_summary(placements, biases),
+        refuted_by=f"With {bias.ASKED} jobs on {bias.WORKERS} workers: Algorithm 2 with a constant step farther from "
+        f"x* than {CHANCE:g} times the noise of the distance (+ {FINITE:g}), or not closer with smaller steps; "
+        "delay-adaptive steps that end at x* where workers differ in speed, or do not where they are alike; a method "
+        "that does not end where its trace predicts. With the delays of single workers: a mean above Theorem 3's "
+        "bound, or an error for workers that are not late that changes by more than 15 % with the delays of the "
+        "others.",
         why=why,
         values={"placements": [asdict(row) for row in placements], "biases": [asdict(row) for row in biases]},
         tables=(
@@ -102,10 +119,15 @@ def check(progress: Callable[[float], None]) -> Claim:
             ),
             Table(
                 f"Distance from x* at step {STEPS[-1]:g}, predicted from the trace, and imbalance of the workers' "
-                f"weights; {bias.FEW} workers.",
-                ("durations", "method", "distance", "predicted", "imbalance"),
+                f"weights; {bias.ASKED} jobs in flight on {bias.WORKERS} workers, over-selection waits for "
+                f"{bias.GOAL} of {bias.ASKED}. Noise: how far chance moves the distance.",
+                ("durations", "method", "distance", "noise", "predicted", "imbalance"),
                 tuple(
-                    (row.pattern, row.method, *(f"{v:.4f}" for v in (row.distances[-1], row.predicted, row.imbalance)))
+                    (
+                        row.pattern,
+                        row.method,
+                        *(f"{v:.4f}" for v in (row.distances[-1], row.noise, row.predicted, row.imbalance)),
+                    )
                     for row in biases
                 ),
             ),
@@ -143,11 +165,26 @@ def _cells(row: Placement) -> tuple[str, ...]:
     return (row.pattern, *cells, f"{row.mean:.2g}", f"{row.bound:.2g}")
 
 
-def _measured(placements: Sequence[Placement], biases: Sequence[Bias]) -> str:
-    def span(method: str, same: bool = False) -> str:
-        ends = [row.distances[-1] for row in biases if row.method == method and (row.pattern == SAME) == same]
-        return f"{min(ends):.3f} to {max(ends):.3f}" if len(ends) > 1 else f"{ends[0]:.3f}"
+def _span(biases: Sequence[Bias], method: str, same: bool = False) -> str:
+    ends = [row.distances[-1] for row in biases if row.method == method and (row.pattern == SAME) == same]
+    return f"{min(ends):.3f} to {max(ends):.3f}" if len(ends) > 1 else f"{ends[0]:.3f}"
 
+
+def _summary(placements: Sequence[Placement], biases: Sequence[Bias]) -> str:
+    names = {FAIR: "Algorithm 2", ADAPTIVE: "delay-adaptive", OVER: "over-selection", BUSY: "Algorithm 1"}
+    errors = [late.error / other.error for late, other in pairs(placements).values()]
+    terms = [(late.delay + 1) / (other.delay + 1) for late, other in pairs(placements).values()]
+    return (
+        f"Distance from x* with {bias.ASKED} jobs on {bias.WORKERS} workers: "
+        + ", ".join(f"{name} {_span(biases, method)}" for method, name in names.items())
+        + f". The same ζ² on late workers costs {min(errors):.2f} to {max(errors):.2f} times as much, where τ^i_avg + "
+        f"1 is {min(terms):.1f} to {max(terms):.1f} times as large; it follows bursts of a worker's arrivals to within "
+        f"{_miss(placements):.0%}"
+    )
+
+
+def _measured(placements: Sequence[Placement], biases: Sequence[Bias]) -> str:
+    span = partial(_span, biases)
     worst, other = max(pairs(placements).values(), key=lambda both: both[0].error / both[1].error)
     fair = next(row for row in biases if row.method == FAIR)
     alone = [row for row in placements if not row.on_late]

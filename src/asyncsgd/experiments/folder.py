@@ -24,7 +24,7 @@ LEAD = (
 
 MEANING = (
     "Holds: as written. Holds with a correction: the conclusion stands once a constant, a condition or a range is "
-    "mended, and the section says which. Does not hold as written: the conclusion itself fails."
+    "fixed, and the section says which. Does not hold as written: the conclusion itself fails."
 )
 
 
@@ -46,6 +46,8 @@ def _row(claim: Judged) -> dict[str, Any]:
         "title": claim.title,
         "paper": claim.paper,
         "measured": claim.measured,
+        "summary": claim.summary,
+        "refuted_by": claim.refuted_by,
         "verdict": claim.verdict,
         "why": claim.why,
         "values": claim.values,
@@ -62,7 +64,12 @@ def page(found: Sequence[Judged]) -> Page:
     sheet.text(MEANING, "why")
     for claim in found:
         sheet.section(f"{claim.number}. {claim.title}", claim.verdict, kind(claim))
-        for label, words in (("The paper says", claim.paper), ("Measured", claim.measured), ("Why", claim.why)):
+        for label, words in (
+            ("The paper says", claim.paper),
+            ("Measured", claim.measured),
+            ("Why", claim.why),
+            ("What would refute it", claim.refuted_by),
+        ):
             if words:
                 sheet.raw(f"<h3>{label}</h3>")
                 sheet.text(words)

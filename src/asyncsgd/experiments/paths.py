@@ -1,17 +1,19 @@
-"""Who arrives when, once; then the gradient norms along that path for many steps and seeds at a time."""
+"""Who arrives when, once; then the gradient norms along that path for many steps and seeds at a time. And tuning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.method import Method
-from asyncsgd.simulation import simulate
+from asyncsgd.simulation import simulate, sweep
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import replay_lanes
+from asyncsgd.simulation.sweep import Sweep, TargetNotReached
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -46,3 +48,11 @@ def squares(
     norms = result.metrics["gradient_norm"].reshape(-1, len(stepsizes), len(seeds))
     square: Floats = norms**2
     return square
+
+
+def tune(*what: Any, **how: Any) -> Sweep:
+    """As `sweep`, but a target that no step reaches is a result (of inf iterations) that a claim can be judged by."""
+    try:
+        return sweep(*what, **how)
+    except TargetNotReached as error:
+        return error.sweep

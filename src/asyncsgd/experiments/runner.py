@@ -58,6 +58,8 @@ class Judged:
     verdict: str
     paper: str = ""
     measured: str = ""
+    summary: str = ""
+    refuted_by: str = ""
     why: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
@@ -80,7 +82,7 @@ def experiments(only: Sequence[int] | None = None) -> tuple[Experiment, ...]:
     known = [experiment.number for experiment in found]
     for number in only:
         if number not in known:
-            raise BadParameter("only", number, "is no claim", f"pass some of {', '.join(map(str, known))}")
+            raise BadParameter("only", number, "is not a claim", f"pass some of {', '.join(map(str, known))}")
     return tuple(experiment for experiment in found if experiment.number in only)
 
 
@@ -125,6 +127,8 @@ def judge(experiment: Experiment, folder: Path, progress: Callable[[float], None
         verdict=str(claim.verdict),
         paper=claim.paper,
         measured=claim.measured,
+        summary=claim.summary,
+        refuted_by=claim.refuted_by,
         why=claim.why,
         values=values,
         tables=claim.tables,

@@ -16,8 +16,8 @@ import numpy as np
 from asyncsgd import methods
 from asyncsgd.core.method import Method
 from asyncsgd.experiments.fits import exponent
-from asyncsgd.experiments.paths import Floats, record, squares
-from asyncsgd.simulation import durations, grid, sweep
+from asyncsgd.experiments.paths import Floats, record, squares, tune
+from asyncsgd.simulation import durations, grid
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks import quadratic
 from asyncsgd.theory import theorem1, theorem2
@@ -62,7 +62,7 @@ def need(rule: str, speeds: Durations, varied: str, iterations: int, tiny_iterat
     means = np.cumsum(weights[:, None] * path, axis=0) / np.maximum(np.cumsum(weights), 1e-300)[:, None]
     reached = _stays_below(means, EPSILON * path[0, 0])
     slowest = int(delays.maximum)
-    found = sweep(
+    found = tune(
         task,
         recipe,
         speeds,

@@ -11,16 +11,22 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.experiments import folder, runner
+from asyncsgd.experiments import folder, handbook, runner
 from asyncsgd.experiments.runner import UNJUDGED, Experiment, Judged
 
 COLOURS = {"good": "green", "warn": "yellow", "bad": "red"}
 
 
-def show(output: str | Path, only: str | None, as_json: bool) -> bool:
-    """Check the claims, write the folder, print the verdicts; whether every claim was judged."""
+def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None = None) -> bool:
+    """Check the claims, write the folder, print the verdicts; whether every claim was judged.
+
+    With ``docs``, the documentation of a checkout, its page of the claims is written too.
+    """
+    if docs is not None:
+        handbook.check(docs, only)
     chosen = runner.experiments(None if only is None else numbers(only))
     begin = time.perf_counter()
     with _bars(chosen) as progress:
@@ -34,8 +40,16 @@ def show(output: str | Path, only: str | None, as_json: bool) -> bool:
         for claim in found:
             if claim.error:
                 console.print(f"Claim {claim.number}: {claim.measured}", soft_wrap=True, highlight=False, markup=False)
+        _refutations(console, found)
         console.print(f"Read {page} in a browser.", soft_wrap=True, highlight=False)
-    return all(claim.verdict != UNJUDGED for claim in found)
+    judged = all(claim.verdict != UNJUDGED for claim in found)
+    if docs is not None:
+        say = Console(stderr=True).print
+        if judged:
+            say(f"Wrote {handbook.write(found, output, docs)}.", soft_wrap=True, highlight=False)
+        else:
+            say(f"Left {docs} as it was: a claim could not be judged.", soft_wrap=True, highlight=False)
+    return judged
 
 
 def numbers(only: str) -> list[int]:
@@ -47,12 +61,12 @@ def numbers(only: str) -> list[int]:
     try:
         return sorted({int(word) for word in only.split(",")})
     except ValueError:
-        raise BadParameter("only", only, "is no list of claims", "pass numbers, as in --only 3,5") from None
+        raise BadParameter("only", only, "is not a list of claims", "pass numbers, as in --only 3,5") from None
 
 
 @contextmanager
 def _bars(chosen: Sequence[Experiment]) -> Iterator[runner.Progress]:
-    """A bar per claim on a terminal; nothing where nobody looks."""
+    """A bar per claim on a terminal; nothing where standard error is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(
@@ -79,3 +93,17 @@ def _table(found: Sequence[Judged], seconds: float) -> Table:
         colour = COLOURS[folder.kind(claim)]
         table.add_row(str(claim.number), claim.title, f"[{colour}]{claim.verdict}[/]", f"{claim.seconds:.0f}")
     return table
+
+
+def _refutations(console: Console, found: Sequence[Judged]) -> None:
+    """What would have refuted each claim: a verdict is worth as much as the test it could have failed."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right")
+    table.add_column()
+    for claim in found:
+        if claim.refuted_by:
+            table.add_row(str(claim.number), Text(claim.refuted_by))
+    if table.row_count:
+        console.print("What would refute them")
+        console.print(table)
+        console.print()
