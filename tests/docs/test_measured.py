@@ -64,7 +64,9 @@ def test_the_pictures_of_the_page_are_figures_of_the_claims():
 
 def test_bars_and_underscores_survive_a_table():
     row = {"number": 1, "paper": "a | b", "summary": "τ̄_C and x*", "verdict": "holds", "refuted_by": "|C_T|"}
-    page = "<!-- claims: verdicts -->\nstale words\n<!-- end of claims -->\n<!-- claims: refutations -->\n<!-- end of claims -->"
+    page = "\n".join(
+        f"<!-- claims: {name} -->\nstale words\n<!-- end of claims -->" for name in ("verdicts", "refutations")
+    )
     filled = handbook.filled(page, [row])
     assert r"| 1 | a \| b | τ̄\_C and x\* | holds |" in filled
     assert r"| 1 | \|C_T\| |" in filled
