@@ -111,8 +111,12 @@ PROMISED = {name: (0.0, power, 0.0) for name, power in claim04_theorems.EXPECTED
 
 
 def test_claim_4_the_concurrency_is_counted_as_one(planted, monkeypatch):
-    """Theorem 2 then allows the step 1/(4L)."""
-    bug = planted(bounds, "theorem2", lambda concurrency, **known: THEOREM2(1, **known))
+    """With delays that are not looked at Theorem 2 then allows the step 1/(4L)."""
+
+    def blind(concurrency, weights, **known):
+        return THEOREM2(1, weights=weights, delays=[0] * len(weights), **known)
+
+    bug = planted(bounds, "theorem2", blind)
     monkeypatch.setattr(bounds, "NOISES", (0.0,))
     monkeypatch.setattr(bounds, "HETEROGENEITIES", (0.0,))
     cells = list(bounds.quadratics(300, [0]))

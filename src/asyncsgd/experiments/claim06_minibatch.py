@@ -111,18 +111,18 @@ def possible(speeds: Durations, arrivals: int) -> float:
 
 
 def judge(cells: Sequence[Cell]) -> tuple[Verdict, str]:
-    """Holds if no pattern is slower; with a correction if only those where no worker waits, by a constant."""
-    slower = [cell for cell in cells if not round(cell.speedup, 2) >= 1]  # as it is shown; NaN: neither got there
+    """Holds if every pattern is faster; with a correction if only those where no worker waits, by a constant."""
+    slower = [cell for cell in cells if not round(cell.speedup, 2) > 1]  # as it is shown; NaN: neither got there
     if not slower:
         return Verdict.HOLDS, ""
     where = ", ".join(f"{cell.pattern} with {cell.noise} ({cell.speedup:.2f}×)" for cell in slower)
     if not all(cell.speedup >= CONSTANT and cell.possible < WAITING for cell in slower):
         return (
             Verdict.FAILS,
-            f"Slower than mini-batch for {where}, and not only where no worker waits, or by more than a constant.",
+            f"Not faster than mini-batch for {where}, and not only where no worker waits, or by more than a constant.",
         )
     return Verdict.CORRECTED, (
-        f"Slower for {where}. The two rates are equal up to a constant, and the constant is not 1: gradients of equal "
+        f"Not faster for {where}. The two rates are equal up to a constant, and the constant is not 1: gradients of equal "
         "workers all arrive one batch late, which lowers the largest stable step from 2/L per batch towards π/(2L), a "
         f"factor π/4 = {np.pi / 4:.2f}. Where workers do not wait for each other, nothing makes up for that. Read the "
         "claim as: never slower by more than a constant factor, and faster as soon as workers wait."
@@ -137,7 +137,7 @@ def check(progress: Callable[[float], None]) -> Claim:
         cells.append(measure(*one))
         progress((done + 1) / len(wanted))
     verdict, why = judge(cells)
-    faster = [cell for cell in cells if round(cell.speedup, 2) >= 1]
+    faster = [cell for cell in cells if round(cell.speedup, 2) > 1]
     best, worst = max(cells, key=lambda cell: cell.speedup), min(cells, key=lambda cell: cell.speedup)
     return Claim(
         number=6,
@@ -149,9 +149,9 @@ def check(progress: Callable[[float], None]) -> Claim:
         "workers.",
         verdict=verdict,
         summary=f"Faster in {len(faster)} of {len(cells)} cases; {worst.speedup:.2f} to {best.speedup:.1f} times as "
-        "fast over all. Slower for: "
+        "fast over all. Not faster for: "
         + (", ".join(f"{c.pattern}, {c.noise} ({c.speedup:.2f})" for c in cells if c not in faster) or "none"),
-        refuted_by="A pattern of durations for which asynchronous SGD is slower although workers of mini-batch SGD "
+        refuted_by="A pattern of durations for which asynchronous SGD is not faster although workers of mini-batch SGD "
         f"wait (at least {WAITING:g} times its gradients per second are possible), or is less than {CONSTANT:g} times "
         "as fast; each method at its own best step.",
         why=why,
