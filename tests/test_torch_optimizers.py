@@ -202,3 +202,25 @@ class Counting(torch.optim.SGD):
 def test_what_cannot_work_is_refused_at_once(kind, options, says):
     with pytest.raises(asgd.errors.BadParameter, match=says):
         asgd.torch_optimizer(kind, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "Adamax"])
+@pytest.mark.parametrize("size", [1, 4, 10])
+def test_the_first_move_is_the_same_whatever_the_buffer_or_the_memory(kind, size, dtype):
+    """These ignore the scale of a gradient: the buffer's mean goes in, and the step is the stepsize."""
+    methods = [
+        asgd.fedbuff(1e-3, concurrency=12, buffer=size),
+        asgd.over_selection(1e-3, goal=size, ask=size),
+        asgd.mifa(1e-3),
+    ]
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    plain = getattr(torch.optim, kind)([parameter], lr=1e-3)
+    parameter.grad = torch.full((3,), 5.0)
+    plain.step()
+    for method in methods:
+        server = asgd.Server(np.zeros(3, dtype), method.using(optimizer=asgd.torch_optimizer(kind)))
+        server.handle(asgd.Joined(range(10)))
+        while server.version == 0:
+            server.handle(asgd.Arrived(server.in_flight[0].id, np.full(3, 5.0, dtype)))
+        assert server.x == pytest.approx(parameter.detach().numpy(), rel=1e-5)

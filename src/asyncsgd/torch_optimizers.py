@@ -19,7 +19,8 @@ from asyncsgd.torch_arrays import address, tensor_over
 def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
     """An optimizer of PyTorch for ``method.using(optimizer=...)``; its lr is the method's step, η times the weight.
 
-    So a rule that shortens the step of a late gradient shortens this optimizer's step too. The whole model is one flat
+    So a rule that shortens the step of a late gradient shortens this optimizer's step too. Under a buffer, as in
+    ``fedbuff``, lr is η, and the gradient is the weighted mean of the buffer. The whole model is one flat
     parameter; what the optimizer remembers is saved and restored with the server.
 
     Args:

@@ -86,7 +86,7 @@ def buffer_keeps_its_content(patch: Patch) -> type[Server]:
         if state["held"] < self.size:
             return None
         state["held"] = 0
-        return state["total"], stepsize / self.size
+        return state["total"] / self.size, stepsize
 
     patch.setattr(Buffer, "add", add)
     return Server

@@ -369,7 +369,7 @@ class Watch:
                 total = w * g
                 for w, g in rest:
                     total = total + w * g
-                expected = x_before - (eta / size) * total
+                expected = x_before - eta * (total / size)
             self.buffered = []
         assert server.x.tobytes() == expected.tobytes(), f"model: after {event!r} it is {server.x}, expected {expected}"
 

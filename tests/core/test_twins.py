@@ -283,6 +283,30 @@ CASES = {
         {"eta": 0.5, "K": 2, **FIXED, "amsgrad": True},
         uniform(6),
     ),
+    "adam, rennala": (
+        m.rennala(0.4, batch=3).using(optimizer=m.adam()),
+        optimizers.AdamRennala,
+        {"eta": 0.4, "B": 3, **FIXED, "amsgrad": False},
+        BUSY,
+    ),
+    "adam, mifa": (
+        m.mifa(0.1).using(optimizer=m.adam()),
+        optimizers.AdamMIFA,
+        {"eta": 0.1, **FIXED, "amsgrad": False},
+        BUSY,
+    ),
+    "momentum, mifa": (
+        m.mifa(0.1).using(optimizer=m.momentum(0.8, nesterov=True)),
+        optimizers.MomentumMIFA,
+        {"eta": 0.1, "beta": 0.8, "nesterov": True},
+        BUSY,
+    ),
+    "adam, delay_adaptive": (
+        m.delay_adaptive(0.7).using(optimizer=m.adam()),
+        optimizers.AdamDelayAdaptive,
+        {"eta": 0.7, "rule": "scale", **FIXED, "amsgrad": False},
+        BUSY,
+    ),
     "custom step": (
         m.async_sgd(0.1).using(step=Custom(0.2, custom)),
         twin.CustomStep,

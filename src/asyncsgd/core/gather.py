@@ -1,4 +1,13 @@
-"""From arrivals to moves of the model: each on its own, K at a time, or through a memory of every worker."""
+"""From arrivals to moves of the model: each on its own, K at a time, or through a memory of every worker.
+
+An optimizer gets a direction that has the scale of one update, and a step that does not depend on how many updates the
+direction is made of. Adam and its kin divide the scale of the direction out again: given (sum, η/K) in place of
+(mean, η), they would move the model by η/K. Where the weight goes follows from that, and differs:
+
+- `Each`: (g, η·w). The weight shortens the step, as the delay-adaptive rules want it, under Adam too.
+- `Buffer`: (1/K · Σ w_i g_i, η). Every update of the mean has a weight of its own, so weights are part of the mean.
+- `Memory`: (mean_i G_i, η·w). The weight is that of the arrival that moves the model now; the mean is of all workers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +42,10 @@ class Gather(ABC):
     def add(
         self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
     ) -> tuple[Vector, float] | None:
-        """(direction, step) if the model moves now, else None."""
+        """Return (direction, step) if the model moves now, else None.
+
+        The direction has the scale of one update. It is valid until the next call, and is not to be written to.
+        """
 
     def reseed(self, state: State, seed: int) -> None:
         """Draw from this seed from now on; most rules draw nothing."""
@@ -59,7 +71,9 @@ class Each(Gather):
 
 @dataclass(frozen=True)
 class Buffer(Gather):
-    """After ``size`` arrivals the model moves by η/K · (Σ w_i g_i + noise), and the buffer is empty again.
+    """After ``size`` = K arrivals the model moves: direction (Σ w_i g_i + noise) / K, step η. The buffer is then empty.
+
+    The optimizer sees a mean, so that Adam at η = 0.001 moves by 0.001 whatever K is. The weights are part of the mean.
 
     ``noise`` is the standard deviation per coordinate of Gaussian noise on the *sum*: with updates clipped to
     norm G and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed
@@ -92,7 +106,8 @@ class Buffer(Gather):
         if self.noise:
             random = np.random.Generator(np.random.Philox(key=derive(state["seed"], NOISE, arrival.version)))
             total += (self.noise * random.standard_normal(total.shape[0])).astype(total.dtype)
-        return total, stepsize / self.size
+        total /= self.size  # in place: the next arrival overwrites it
+        return total, stepsize
 
     def reseed(self, state: State, seed: int) -> None:
         state["seed"] = seed
@@ -103,7 +118,7 @@ class Buffer(Gather):
 
 @dataclass(frozen=True)
 class Memory(Gather):
-    """The last update G_i of every worker is kept; each arrival moves the model by η · mean_i G_i (MIFA).
+    """The last update G_i of every worker is kept; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
 
     Nothing moves until everybody who is present was heard once. The memory of a worker that left stays, as it
     stands for data that are out of reach for a while. The sum is kept up to date by the difference, so an
@@ -128,7 +143,7 @@ class Memory(Gather):
             known[:] = g
         if not state["started"] and len(last) >= arrival.workers:
             state["started"] = arrival.present is None or all(worker in last for worker in arrival.present)
-        return (total, stepsize * weight / len(last)) if state["started"] else None
+        return (total / len(last), stepsize * weight) if state["started"] else None
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / len(state["last"]) if state["started"] else 0.0

@@ -28,7 +28,11 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
-        """Write the moved model into ``out``, which may be x itself."""
+        """Write the moved model into ``out``, which may be x itself.
+
+        ``d`` is one update, or a mean of several, and ``step`` the step of the whole move: `asyncsgd.core.gather` says
+        what each gathering rule hands over. ``d`` is not to be written to.
+        """
 
 
 @dataclass(frozen=True)

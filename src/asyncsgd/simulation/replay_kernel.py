@@ -167,7 +167,6 @@ def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) 
     if rule.buffer == 0:
         step = step * weight
     else:
-        step = step / splat(float(rule.buffer), width)
         direction = pointer(lanes.total, 0)
         if lanes.held[0] == 0:
             for i in range(d):
@@ -176,6 +175,10 @@ def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) 
             for i in range(d):
                 store(lanes.total, i * w, load(lanes.total, i * w, width) + load(lanes.g, i * w, width) * weight)
         lanes.held[0] = 0 if flush else lanes.held[0] + 1
+        if flush:
+            size = splat(float(rule.buffer), width)
+            for i in range(d):
+                store(lanes.total, i * w, load(lanes.total, i * w, width) / size)
     if flush:
         if rule.momentum == 0:
             for i in range(d):

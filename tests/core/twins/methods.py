@@ -1,7 +1,8 @@
 """One naive class per recipe, in the order of `asyncsgd.methods`; each formula stands in the class's docstring.
 
 Coordinates are plain Python floats (IEEE doubles) in lists. Where a formula may be rounded in two orders, the twin
-takes the one the parts' docstrings show: η_t = η · weight, a buffer moves by (η/K) · Σ w_i g_i.
+takes the one the parts' docstrings show: η_t = η · weight; a mean is a sum, one after the other, divided by its number.
+An optimizer (`optimizers.py`) stands where the formula has "x ← x - η d", and gets that d and that η.
 """
 
 import math
@@ -63,7 +64,7 @@ class DelayAdaptive(Twin):
 
 
 class Buffered(Twin):
-    """After K arrivals x ← x - (η/K) (Σ w_i g_i + noise), then an empty buffer."""
+    """After K arrivals Δ = (Σ w_i g_i + noise)/K and x ← x - η Δ, then an empty buffer (FedBuff's Algorithm 1)."""
 
     sigma = 0.0
 
@@ -78,7 +79,7 @@ class Buffered(Twin):
             if self.sigma:
                 for i, z in enumerate(self.draw_noise(len(total))):
                     total[i] = total[i] + self.number(self.sigma * z)
-            self.descend(self.eta / self.K, total)
+            self.descend(self.eta, [value / self.number(self.K) for value in total])
         return self.eta * weight / self.K
 
     def draw_noise(self, n):
@@ -109,6 +110,11 @@ def add_up(vectors):
     return total
 
 
+def average(vectors):
+    """Their mean, coordinate by coordinate."""
+    return [value / type(value)(len(vectors)) for value in add_up(vectors)]
+
+
 class OverSelection(Twin):
     """x ← x - η · mean of the first ``goal`` updates of the round; all of a round are computed at the same x."""
 
@@ -119,8 +125,8 @@ class OverSelection(Twin):
         assert a.staleness == 0, "an update of an earlier round came in"
         self.round.append(g)
         if len(self.round) == self.goal:
-            total, self.round = add_up(self.round), []
-            self.descend(self.eta / self.goal, total)
+            mean, self.round = average(self.round), []
+            self.descend(self.eta, mean)
         return self.eta / self.goal
 
 
@@ -257,7 +263,10 @@ class DelayedAverage(Twin):
 
 
 class MIFA(Twin):
-    """G_i = last update of worker i; x ← x - (η/n) Σ_i G_i, once all who are present were heard."""
+    """G_i = last update of worker i; x ← x - η mean_i G_i, once all who are present were heard.
+
+    The sum behind the mean is kept by differences, one per arrival.
+    """
 
     def start(self):
         self.last = {}
@@ -273,7 +282,7 @@ class MIFA(Twin):
             self.started = True
         if not self.started:
             return 0.0
-        self.descend(self.eta / len(self.last), self.total)
+        self.descend(self.eta, [value / len(self.last) for value in self.total])
         return self.eta / len(self.last)
 
 

@@ -3,7 +3,8 @@
 import math
 
 from core.twins.ledger import Twin
-from core.twins.methods import AsyncSGD, FedBuff
+from core.twins.methods import MIFA, AsyncSGD, DelayAdaptive, FedBuff
+from core.twins.successors import Rennala
 
 
 class Momentum(Twin):
@@ -51,4 +52,20 @@ class AdamSGD(Adam, AsyncSGD):
 
 
 class AdamFedBuff(Adam, FedBuff):
+    pass
+
+
+class AdamRennala(Adam, Rennala):
+    pass
+
+
+class AdamMIFA(Adam, MIFA):
+    pass
+
+
+class MomentumMIFA(Momentum, MIFA):
+    pass
+
+
+class AdamDelayAdaptive(Adam, DelayAdaptive):
     pass

@@ -3,7 +3,7 @@
 import math
 
 from core.twins.ledger import Twin
-from core.twins.methods import add_up
+from core.twins.methods import average
 
 
 class FedAsync(Twin):
@@ -33,8 +33,8 @@ class Rennala(Twin):
             return None
         self.batch.append(g)
         if len(self.batch) == self.B:
-            total, self.batch = add_up(self.batch), []
-            self.descend(self.eta / self.B, total)
+            mean, self.batch = average(self.batch), []
+            self.descend(self.eta, mean)
         return self.eta / self.B
 
 
