@@ -4,7 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from asyncsgd.cli.application import app
+from asyncsgd.core.errors import UsageError
 from asyncsgd.simulation.config import BadConfig, load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -118,3 +121,29 @@ def test_a_mistake_in_a_file_is_one_sentence_and_exit_code_2(tmp_path):
     done = asyncsgd("simulate", EXAMPLES / "missing.toml")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+TWICE = [{"kind": "async_sgd", "stepsize": 0.1}, {"kind": "async_sgd", "stepsize": 0.3}]
+
+
+def test_a_method_given_twice_is_labelled_by_its_step():
+    named = {"kind": "delay_adaptive", "stepsize": 0.1, "name": "mine"}
+    assert list(parse(tables(method=[*TWICE, named])).methods) == ["async_sgd(0.1)", "async_sgd(0.3)", "mine"]
+    alike = [{"kind": "fedbuff", "stepsize": 0.1, "concurrency": 2, "buffer": size} for size in (2, 4)]
+    assert list(parse(tables(method=alike)).methods) == ["fedbuff(0.1) #1", "fedbuff(0.1) #2"]
+    without_step = [{"kind": "async_sgd"}, {"kind": "async_sgd", "concurrency": 1}]
+    assert list(parse(tables(method=without_step)).methods) == ["async_sgd #1", "async_sgd #2"]
+
+
+def test_a_sweep_refuses_methods_that_differ_in_the_step_alone(tmp_path):
+    path = tmp_path / "twice.toml"
+    methods = "".join(f"[[method]]\nkind = 'async_sgd'\nstepsize = {step}\n" for step in (0.1, 0.3))
+    path.write_text(
+        f"{methods}[task]\nkind = 'quadratic'\nworkers = 2\n[durations]\nkind = 'fixed'\nseconds = [1.0, 4.0]\n"
+        "[run]\niterations = 20\n[sweep]\nstepsizes = [0.01, 0.1]\n"
+    )
+    said = CliRunner().invoke(app, ["sweep", str(path)])
+    assert said.exit_code
+    assert isinstance(said.exception, UsageError)
+    assert "are the same method once stepsizes" in str(said.exception)
+    assert "async_sgd(0.3)" in str(said.exception)

@@ -1,9 +1,11 @@
 import warnings
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 import asyncsgd as asgd
+from asyncsgd.core.steps import Constant
 from asyncsgd.simulation.replay import Stop
 from asyncsgd.simulation.sweep import first_reached
 
@@ -172,3 +174,48 @@ def test_some_seeds_reaching_the_target_are_counted():
 def test_compare_takes_a_list_of_recipes():
     both = asgd.compare([asgd.minibatch_sgd, asgd.async_sgd], TASK, SPEEDS, stepsizes=[0.01, 0.1, 0.9], iterations=300)
     assert list(both.runs) == ["minibatch_sgd", "async_sgd"]
+
+
+def test_compare_labels_a_method_given_twice_by_its_step():
+    both = asgd.compare([asgd.async_sgd(0.1), asgd.async_sgd(0.3), asgd.mifa(0.1)], TASK, SPEEDS, iterations=30)
+    assert [(row["method"], row["stepsize"]) for row in both.rows()] == [
+        ("async_sgd(0.1)", 0.1),
+        ("async_sgd(0.3)", 0.3),
+        ("mifa", 0.1),
+    ]
+
+
+def test_compare_tells_methods_of_one_name_and_step_apart():
+    rules = [asgd.delay_adaptive(0.1), asgd.delay_adaptive(0.1, rule="drop")]
+    alike = asgd.compare(rules, TASK, SPEEDS, iterations=30)
+    assert list(alike.runs) == ["delay_adaptive(0.1) #1", "delay_adaptive(0.1) #2"]
+    best = asgd.compare(rules, TASK, SPEEDS, iterations=60, stepsizes=[0.01, 0.2, 0.9])
+    assert list(best.runs) == ["delay_adaptive #1", "delay_adaptive #2"]  # their step is that of the grid
+
+
+@pytest.mark.parametrize(
+    ("methods", "shown"),
+    [
+        ([asgd.async_sgd(0.1), asgd.async_sgd(0.3)], ["async_sgd(0.1)", "async_sgd(0.3)"]),
+        ({"a": asgd.async_sgd(0.1), "b": asgd.mifa(0.1), "c": asgd.async_sgd(0.3)}, ["a", "c"]),
+        ([asgd.async_sgd, asgd.mifa, asgd.async_sgd(0.3)], ["async_sgd", "async_sgd(0.3)"]),
+    ],
+    ids=["list", "by name", "recipe and method"],
+)
+def test_compare_refuses_methods_that_differ_in_the_step_that_the_grid_replaces(methods, shown):
+    wanted = (
+        r"^methods = \[.+, .+\] are the same method once stepsizes.*; pass it once, or leave stepsizes out to compare"
+    )
+    with pytest.raises(asgd.errors.BadParameter, match=wanted) as caught:
+        asgd.compare(methods, TASK, SPEEDS, iterations=30, stepsizes=[0.01])
+    assert caught.value.value == shown
+
+
+def test_compare_keeps_methods_whose_parts_cannot_be_compared():
+    @dataclass(frozen=True)
+    class Table(Constant):
+        factors: np.ndarray = field(default_factory=lambda: np.ones(3))
+
+    methods = [asgd.Method("mine", Table(0.1, np.ones(3) * k)) for k in (1, 2)]
+    both = asgd.compare(methods, TASK, SPEEDS, iterations=30, stepsizes=[0.01, 0.1, 0.2])
+    assert list(both.runs) == ["mine #1", "mine #2"]

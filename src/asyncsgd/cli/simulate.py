@@ -67,6 +67,8 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     The file is one for simulate, with a section named sweep. The page shows each method at its best step.
     """
     from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.compare import refuse_same
+    from asyncsgd.simulation.sweep import check_grid
     from asyncsgd.simulation.sweep import sweep as run_grid
 
     described = configs.load(config)
@@ -79,6 +81,8 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     grid.setdefault("seeds", [described.run.get("seed", 0)])
     rows: list[dict[str, Any]] = []
     sweeps: dict[str, Any] = {}
+    with _naming(config):
+        refuse_same(described.methods, float(check_grid(grid["stepsizes"])[0]))
     lanes = len(grid["stepsizes"]) * len(grid["seeds"])
     with Bar(len(described.methods) * lanes * run["iterations"], "sweeping") as advance, _naming(config):
         for name, recipe in described.methods.items():

@@ -15,7 +15,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import Progress
 from asyncsgd.simulation.single import Run, simulate, write_report
-from asyncsgd.simulation.sweep import Recipe, Sweep, sweep, with_step
+from asyncsgd.simulation.sweep import Recipe, Sweep, check_grid, sweep, with_step
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -74,6 +74,9 @@ def compare(
 ) -> Comparison:
     """Methods side by side on the same durations, each at its own best step size if a grid is given.
 
+    A grid replaces the step of a finished method. Pass a dict to choose the names of the rows; in a list, a method
+    that occurs twice is labelled by its step.
+
     >>> from asyncsgd import tasks, methods as m
     >>> from asyncsgd.simulation import durations
     >>> both = compare(
@@ -88,15 +91,13 @@ def compare(
     """
     if not methods:
         raise BadParameter("methods", methods, "is empty", "pass at least one method")
-    if not isinstance(methods, Mapping):
-        names = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
-        methods = {
-            name if names.count(name) == 1 else f"{name} {place}": method
-            for place, (name, method) in enumerate(zip(names, methods, strict=True))
-        }
+    named = methods if isinstance(methods, Mapping) else _named(methods, steps=True)
+    if stepsizes is not None:
+        refuse_same(named, float(check_grid(stepsizes)[0]))
+        named = methods if isinstance(methods, Mapping) else _named(methods, steps=False)
     runs: dict[str, Run] = {}
     sweeps: dict[str, Sweep] = {}
-    for name, method in methods.items():
+    for name, method in named.items():
         if stepsizes is None and not isinstance(method, Method):
             raise BadParameter(
                 "methods", name, "is a recipe without a step", "pass stepsizes=..., or a finished method"
@@ -112,3 +113,45 @@ def compare(
         assert isinstance(method, Method)
         runs[name] = simulate(task, method, durations, iterations=iterations, seed=seeds[0])
     return Comparison(runs, sweeps, target, metric)
+
+
+def labels(methods: Sequence[tuple[str, float | None]]) -> list[str]:
+    """Names for rows, each once: a (name, step) whose name occurs again is told apart by its step, else by a number.
+
+    >>> labels([("async_sgd", 0.1), ("async_sgd", 0.3), ("mifa", 0.1)])
+    ['async_sgd(0.1)', 'async_sgd(0.3)', 'mifa']
+    >>> labels([("fedbuff", None), ("fedbuff", None)])
+    ['fedbuff #1', 'fedbuff #2']
+    """
+    names = [name for name, _ in methods]
+    stepped = [name if names.count(name) == 1 or step is None else f"{name}({step:g})" for name, step in methods]
+    return [
+        label if stepped.count(label) == 1 else f"{label} #{stepped[: place + 1].count(label)}"
+        for place, label in enumerate(stepped)
+    ]
+
+
+def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None:
+    """Refuse methods that are one and the same once a grid replaces their steps."""
+    seen: list[tuple[str, Method]] = []
+    for name, given in methods.items():
+        method = with_step(given, stepsize)
+        for other, earlier in seen:
+            if _equal(method, earlier):
+                problem = "are the same method once stepsizes=... replaces their steps"
+                fix = "pass it once, or leave stepsizes out to compare the steps themselves"
+                raise BadParameter("methods", [other, name], problem, fix)
+        seen.append((name, method))
+
+
+def _named(methods: Sequence[Recipe | Method], *, steps: bool) -> dict[str, Recipe | Method]:
+    known = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
+    stepsizes = [method.step.stepsize if steps and isinstance(method, Method) else None for method in methods]
+    return dict(zip(labels(list(zip(known, stepsizes, strict=True))), methods, strict=True))
+
+
+def _equal(one: Method, other: Method) -> bool:
+    try:
+        return one == other
+    except ValueError:  # a part of the user's holds arrays, which do not compare as a whole
+        return False

@@ -39,6 +39,7 @@ from asyncsgd import methods, tasks
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import durations
+from asyncsgd.simulation.compare import labels
 from asyncsgd.simulation.sweep import grid
 
 TASKS = ("quadratic", "paper_quadratic", "logistic", "softmax", "digits")
@@ -101,10 +102,9 @@ def parse(tables: Mapping[str, Any]) -> Config:
     if communication is not None:
         speeds = _guarded("durations.communication", speeds.with_communication, communication)
     listed = tables["method"] if isinstance(tables["method"], list) else [tables["method"]]
-    recipes: dict[str, Callable[[float | None], Method]] = {}
-    for entry in listed:
-        name, recipe = _method(entry)
-        recipes[name if name not in recipes else f"{name} {len(recipes)}"] = recipe
+    made = [_method(entry) for entry in listed]
+    names = labels([(name, step) for name, step, _ in made])
+    recipes = {name: recipe for name, (_, _, recipe) in zip(names, made, strict=True)}
     run = _typed(tables.get("run", {}), "run", {"iterations": int, "seed": int, "every": int})
     if "iterations" not in run:
         raise BadConfig("the key run.iterations is missing; add it below [run]")
@@ -115,7 +115,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
     return Config(task, speeds, recipes, run, sweep)
 
 
-def _method(entry: Any) -> tuple[str, Callable[[float | None], Method]]:
+def _method(entry: Any) -> tuple[str, float | None, Callable[[float | None], Method]]:
+    """(name, step if the file has one, recipe)."""
     entry = dict(_table(entry, "method"))
     extras = {key: entry.pop(key) for key in ("momentum", "clip", "noise", "name") if key in entry}
     functions = _functions(methods, [name for name in methods.__all__ if name not in NOT_METHODS])
@@ -137,8 +138,8 @@ def _method(entry: Any) -> tuple[str, Callable[[float | None], Method]]:
             method = _guarded("method", methods.clipped, clip)
         return method
 
-    recipe(None if stepped in entry else 1.0)  # so that mistakes show when the file is read
-    return str(extras.get("name", kind)), recipe
+    made = recipe(None if stepped in entry else 1.0)  # so that mistakes show when the file is read
+    return str(extras.get("name", kind)), made.step.stepsize if stepped in entry else None, recipe
 
 
 def _functions(module: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:

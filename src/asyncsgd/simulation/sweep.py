@@ -139,14 +139,7 @@ def sweep(
     >>> found.on_edge, bool(found.best_iterations < 300)
     (False, True)
     """
-    try:
-        sizes = np.asarray(stepsizes, dtype=float)
-    except (TypeError, ValueError):
-        sizes = np.empty((0, 0))
-    if sizes.ndim != 1 or sizes.size == 0:
-        raise BadParameter(
-            "stepsizes", stepsizes, "is no grid", "pass a list of step sizes, or asgd.grid(low, high, n)"
-        )
+    sizes = check_grid(stepsizes)
     seeds = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str) else []
     if not seeds:
         raise BadParameter("seeds", seeds, "is no list of seeds", "pass at least one, as seeds=[0]")
@@ -174,6 +167,18 @@ def sweep(
     found = Sweep(methods[0].name, sizes, tuple(seeds), metric, target, reached, when, final, diverged)
     _judge(found, iterations)
     return found
+
+
+def check_grid(stepsizes: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the step sizes of a grid as an array, at least one."""
+    try:
+        sizes = np.asarray(stepsizes, dtype=float)
+    except (TypeError, ValueError):
+        sizes = np.empty((0, 0))
+    if sizes.ndim != 1 or sizes.size == 0:
+        fix = "pass a list of step sizes, or asgd.grid(low, high, n)"
+        raise BadParameter("stepsizes", stepsizes, "is not a grid", fix)
+    return sizes
 
 
 def _judge(found: Sweep, iterations: int) -> None:
