@@ -335,7 +335,7 @@ def test_few_samples_are_said():
         ({"noise": 1e9, "epsilon": 1e-9}, "epsilon = 1e-09 at noise = 1e\\+09 asks for more than 1e\\+15 gradients"),
         ({"heterogeneity": 1.0}, "pass heterogeneous=True too"),
         ({"heterogeneous": True, "heterogeneity": -1.0}, "heterogeneity"),
-        ({"seed": 1.5}, "seed = 1.5 is no integer"),
+        ({"seed": 1.5}, "seed = 1.5 is not an integer"),
     ],
 )
 def test_bad_arguments_are_named(arguments, says):

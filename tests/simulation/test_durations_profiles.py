@@ -297,7 +297,7 @@ DAILY = TWO.with_speeds(0, [1.0], [0.5], period=2.0)
         (lambda: TWO.with_outages([1.0] * 3, 1.0, 10.0), "every = .* has 3 values, but workers = 2"),
         (lambda: TWO.with_outages(1.0, 1.0, math.inf), "until = inf"),
         (lambda: TWO.with_outages(1.0, 1.0, 1e12), r"until = 1000000000000.0 would make about 1.0e\+12 outages"),
-        (lambda: TWO.with_outages(1.0, 1.0, 10.0, seed=0.5), "seed = 0.5 is no integer"),
+        (lambda: TWO.with_outages(1.0, 1.0, 10.0, seed=0.5), "seed = 0.5 is not an integer"),
     ],
 )
 def test_bad_input_is_named_with_the_fix(call, message):

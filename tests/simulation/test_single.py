@@ -111,7 +111,7 @@ def bad_task(**parts):
             asgd.errors.WrongLength,
             "a gradient has length 3",
         ),
-        ({"seed": "a"}, asgd.errors.BadParameter, "seed = 'a' is no integer"),
+        ({"seed": "a"}, asgd.errors.BadParameter, "seed = 'a' is not an integer"),
         ({"iterations": None}, asgd.errors.BadParameter, "iterations is missing"),
         ({"iterations": 1e3}, asgd.errors.BadParameter, "iterations = 1000.0"),
         ({"every": 0}, asgd.errors.BadParameter, "every = 0"),

@@ -1,11 +1,13 @@
 """What torch tasks take as data, and who gets which rows."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from tasks.torch_zoo import RowByRow, digits, small_model
 from torch import nn
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 import asyncsgd as asgd
 from asyncsgd.core.random import below, output
@@ -127,3 +129,27 @@ def test_bad_data_is_named_with_the_fix(arguments, says):
 def test_splitting_for_nobody_is_refused():
     with pytest.raises(asgd.errors.BadParameter, match="parts nothing"):
         asgd.tasks.split_dataset(digits(), 2, "shared")
+
+
+def loaders():
+    pairs = [(torch.zeros(64), 0)] * 4
+    return [
+        (DataLoader(digits(), batch_size=48), r"batch_size=48$"),
+        (DataLoader(digits(), batch_sampler=[[0, 1], [2]]), r"loader\.dataset$"),
+        (
+            DataLoader(pairs, batch_size=2, collate_fn=lambda rows: rows),
+            r"batch_size=2 and collate=loader\.collate_fn$",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_loader_is_refused_with_what_to_pass_instead(which):
+    loader, fix = loaders()[which]
+    reason = "DataLoader.* draws its own batches, but a job draws its rows from its seed; pass its dataset, loader"
+    for arguments in ({"data": loader}, {"data": [digits(), loader]}, {"test": loader}):
+        with pytest.raises(asgd.errors.BadParameter, match=reason) as caught:
+            task_of(**{"data": digits(), **arguments})
+        assert re.search(fix, str(caught.value))
+    with pytest.raises(asgd.errors.BadParameter, match=reason):
+        asgd.tasks.split_dataset(loader, 2)

@@ -110,7 +110,7 @@ def test_a_refusal_changes_nothing(case):
 def test_a_cell_of_the_wrong_type_changes_nothing():
     history, recorder = started()
     before = recorder.trace()
-    with pytest.raises(TypeError):
+    with pytest.raises(TraceError, match="cannot be recorded"):
         recorder.record(9.0, [], [end(history, history.active[0], concurrency="two")])
     assert recorder.trace() == before
 
@@ -125,3 +125,53 @@ def test_numpy_numbers_are_welcome():
 
 def test_metadata_is_kept():
     assert Recorder(metadata={"method": "fedbuff"}).trace().metadata == {"method": "fedbuff"}
+
+
+@pytest.mark.parametrize("worker", [True, np.True_, 0.0, "0", None, np.array([0]), 2**63])
+def test_a_worker_that_cannot_be_recorded(worker):
+    history, recorder = started()
+    before = recorder.trace()
+    job = Job(len(history.jobs), worker, 3, 3, 3, seed=0)
+    with pytest.raises(TraceError, match="whole number"):
+        recorder.record(9.0, [Assign(job, POINT, 0)], [end(history, history.active[0])])
+    assert recorder.trace() == before
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, lambda number: np.array([number]), str])
+def test_a_job_that_is_not_a_whole_number(kind):
+    history, recorder = started()
+    before = recorder.trace()
+    job = Job(kind(len(history.jobs)), 0, 3, 3, 3, seed=0)
+    with pytest.raises(TraceError, match="whole number"):
+        recorder.record(9.0, [Assign(job, POINT, 0)], [])
+    flying = history.active[0]
+    ended = dataclasses.replace(end(history, flying), job=dataclasses.replace(history.jobs[flying], id=kind(flying)))
+    with pytest.raises(TraceError, match="whole number"):
+        recorder.record(9.0, [], [ended])
+    assert recorder.trace() == before
+
+
+@pytest.mark.parametrize("outcome", [True, 4.0, 99, -1, "LOST", np.array([4]), np.array([4, 3])])
+def test_an_outcome_that_is_not_one(outcome):
+    history, recorder = started()
+    before = recorder.trace()
+    with pytest.raises(TraceError, match=r"outcome .*pass an Outcome"):
+        recorder.record(9.0, [], [end(history, history.active[1]), end(history, history.active[0], outcome)])
+    assert recorder.trace() == before
+
+
+@pytest.mark.parametrize("value", ["soon", None, np.zeros(2), 1j])
+def test_a_time_or_a_step_that_cannot_be_recorded(value):
+    history, recorder = started()
+    before = recorder.trace()
+    for time, ended in ((value, end(history, history.active[0])), (9.0, end(history, history.active[0], step=value))):
+        with pytest.raises(TraceError, match="cannot be recorded"):
+            recorder.record(time, [], [ended])
+    assert recorder.trace() == before
+
+
+def test_integers_of_numpy_are_recorded():
+    history, recorder = started()
+    job = Job(np.int64(len(history.jobs)), np.int64(0), 3, 3, 3, seed=0)
+    recorder.record(9.0, [Assign(job, POINT, 0)], [end(history, history.active[0], np.uint8(4))])
+    assert recorder.trace().counts[Outcome.LOST] == 1

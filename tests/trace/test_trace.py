@@ -141,3 +141,19 @@ def test_rewinding_to_what_the_trace_does_not_know_is_refused():
 def test_importing_does_not_load_pyarrow():
     code = "import asyncsgd.trace, sys; sys.exit(bool({'pyarrow', 'pandas', 'polars'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("wrong", [[0.5, 1.0, 0.0], [True, False, True], ["0", "1", "0"], [0, 1, None], 3])
+@pytest.mark.parametrize("column", ["workers", "assigned", "arrived"])
+def test_a_history_of_what_is_not_whole_numbers_is_refused(column, wrong):
+    history = {"workers": [0, 1, 0], "assigned": [0, 0, 1], "arrived": [0, 1, -1]}
+    Trace.from_history(**history).check()
+    with pytest.raises(TraceError, match=f"{column}.*whole number"):
+        Trace.from_history(**{**history, column: wrong})
+
+
+def test_columns_of_truth_values_are_refused():
+    jobs = Trace.from_history(workers=[0, 1], assigned=[0, 0], arrived=[0, 1]).jobs
+    columns = {name: getattr(jobs, name) for name in DTYPES}
+    with pytest.raises(TraceError, match="'worker' is bool"):
+        Jobs(**{**columns, "worker": np.array([False, True])})

@@ -25,9 +25,24 @@ def plain(part: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     try:
-        return not isinstance(value, bool | np.bool_) and math.isfinite(value)
+        return not isinstance(value, bool | np.bool_ | np.ndarray) and math.isfinite(value)
     except (TypeError, OverflowError):
         return False
+
+
+def is_id(value: Any) -> bool:
+    """Whether ``value`` can be the number of a job or a worker: True and 0.0 would find job 1 and job 0.
+
+    >>> is_id(3), is_id(np.int64(3)), is_id(True), is_id(3.0), is_id(np.array(3))
+    (True, True, False, False, False)
+    """
+    return type(value) is int or isinstance(value, np.integer)
+
+
+def integer(name: str, value: Any) -> None:
+    """``value`` is an integer, of Python or of NumPy."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise BadParameter(name, value, "is not an integer", f"pass {name}=0 or another integer")
 
 
 def positive(name: str, value: Any) -> None:

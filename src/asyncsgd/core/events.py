@@ -68,10 +68,17 @@ class Joined:
 
     def __init__(self, workers: int | Iterable[int]) -> None:
         try:
-            ids = tuple(map(index, workers)) if isinstance(workers, Iterable) else (index(workers),)
+            ids = tuple(map(_whole, workers)) if isinstance(workers, Iterable) else (_whole(workers),)
         except TypeError:
             raise BadEvent(f"workers {workers!r} joined; pass a whole number, or several") from None
         object.__setattr__(self, "workers", ids)
+
+
+def _whole(worker: Any) -> int:
+    """The id as a Python integer; Python takes True for 1, and we do not."""
+    if isinstance(worker, bool | np.bool_):
+        raise TypeError
+    return index(worker)
 
 
 @dataclass(frozen=True, slots=True)

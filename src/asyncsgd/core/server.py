@@ -13,6 +13,7 @@ import numpy as np
 
 from asyncsgd.core import errors
 from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.check import integer, is_id
 from asyncsgd.core.events import (
     Arrived,
     Assign,
@@ -61,6 +62,7 @@ class Server:
         subtract: Subtract | None = None,
     ) -> None:
         check_model(x)
+        integer("seed", seed)
         self.method = method
         self.seed = int(seed)
         self.iteration = 0
@@ -114,7 +116,7 @@ class Server:
 
     def outcome(self, job: int) -> Outcome:
         """What became of a job."""
-        if not _is_id(job) or not 0 <= job < len(self._outcomes):
+        if not is_id(job) or not 0 <= job < len(self._outcomes):
             raise errors.UnknownJob(
                 f"job {job!r} was never handed out, only {len(self._outcomes)} jobs from 0 on; "
                 "answer with the id of an assigned job"
@@ -123,6 +125,7 @@ class Server:
 
     def reseed(self, seed: int) -> None:
         """Noise is drawn from this seed from now on, and no longer from the server's own."""
+        integer("seed", seed)
         self._update.reseed(seed)
 
     # ------------------------------------------------------------------------------------------ the algorithm
@@ -189,7 +192,8 @@ class Server:
         self.method.dispatch.ended(self._dispatch, arrival.worker, True)
 
     def _lost(self, event: Lost) -> list[Command]:
-        if event.outcome not in (Outcome.LOST, Outcome.REJECTED):
+        known = isinstance(event.outcome, Outcome) or is_id(event.outcome)  # 4.0 would pass for LOST
+        if not known or event.outcome not in (Outcome.LOST, Outcome.REJECTED):
             raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
         job, _ = self._find(event.job)
         ended = [self._end(job, Outcome(event.outcome))]
@@ -210,7 +214,7 @@ class Server:
         return self._finish([], [])
 
     def _left(self, event: Left) -> list[Command]:
-        if not _is_id(event.worker) or event.worker not in self._queues:
+        if not is_id(event.worker) or event.worker not in self._queues:
             raise errors.BadEvent(
                 f"worker {event.worker!r} left but is not here; report only workers that joined, "
                 f"present are {_some(self.workers)}"
@@ -266,7 +270,7 @@ class Server:
         return Ended(job, outcome, self.iteration, self.version, 0.0, concurrency, len(self._queues))
 
     def _find(self, job: int, worker: int | None = None) -> tuple[Job, int]:
-        found = self._active.get(job) if _is_id(job) else None
+        found = self._active.get(job) if is_id(job) else None
         if found is None:
             outcome = self.outcome(job)  # raises UnknownJob
             if outcome is Outcome.CANCELLED:
@@ -274,7 +278,13 @@ class Server:
             kind = errors.RepeatedJob if outcome.arrived else errors.EndedJob
             fix = "report every job once" if outcome.arrived else "drop this update"
             raise kind(f"job {job} has ended already as {outcome.name.lower()}; {fix}")
-        if worker is not None and worker != found[0].worker:
+        if worker is not None and (type(worker) is not int or worker != found[0].worker):
+            if not is_id(worker):
+                raise errors.BadEvent(
+                    f"worker {worker!r} answered job {job}; pass the whole number that it joined as, or no worker"
+                )
+            if worker == found[0].worker:
+                return found
             raise errors.WrongWorker(
                 f"worker {worker} answered job {job}, which belongs to worker {found[0].worker}; "
                 "answer only jobs assigned to you"
@@ -344,11 +354,6 @@ class Server:
         }
         server._update.load(state["update"])
         return server
-
-
-def _is_id(value: Any) -> bool:
-    """True and 0.0 would find job 1 and job 0."""
-    return type(value) is int or isinstance(value, np.integer)
 
 
 def _some(workers: tuple[int, ...]) -> str:

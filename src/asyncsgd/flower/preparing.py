@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asyncsgd.core.check import integer
 from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
@@ -72,9 +73,8 @@ def _about_carried(layout: Layout, *, private: bool) -> str:
 def choose_seed(given: int | None, files: RunDirectory | None, resume: bool) -> int:
     """The one that was given, that of the run to go on with, or 0."""
     if given is not None:
-        if isinstance(given, bool) or not isinstance(given, int):
-            raise BadParameter("seed", given, "is no integer", "pass seed=0 or another integer")
-        return given
+        integer("seed", given)
+        return int(given)
     if resume and files is not None and files.begun:
         return int(read_config(files.path)["seed"])
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.check import count
+from asyncsgd.core.check import count, integer
 from asyncsgd.core.dispatch import Dispatch
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.planning.accuracy import Target, accuracy, gradients
@@ -74,8 +74,7 @@ def plan(
     workers = fleet(durations)
     target = _target(epsilon, PER_WORKER * workers.workers if noise is None else noise, heterogeneous, heterogeneity)
     jobs = _concurrencies(concurrency, workers.workers)
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
+    integer("seed", seed)
     most = min(max(jobs), workers.workers)
     known = _limits(workers, target, most)
     candidates = on_everybody(workers.workers, jobs)

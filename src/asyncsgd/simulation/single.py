@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count
+from asyncsgd.core.check import count, integer
 from asyncsgd.core.errors import BadParameter, NotFinite, TraceError
 from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.fit import check_model
@@ -150,8 +150,7 @@ def check_parts(task: Task, method: Method, seed: int) -> None:
         raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
     if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
         raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise BadParameter("seed", seed, "is no integer", "pass seed=0 or another integer")
+    integer("seed", seed)
 
 
 def _check_metrics(values: Any) -> None:

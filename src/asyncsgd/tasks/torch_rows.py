@@ -108,6 +108,7 @@ def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any
     import torch
     from torch.utils.data import Subset, TensorDataset
 
+    _refuse_loader(name, data)
     if is_pair(data):
         inputs, targets = (torch.as_tensor(part).detach().cpu() for part in data)
         inputs, targets = (part.to(dtype) if part.is_floating_point() else part for part in (inputs, targets))
@@ -129,6 +130,19 @@ def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any
     if collate is None:
         _check_pair(f"{name}[0]", data[0])
     return DatasetRows(data, collate)
+
+
+def _refuse_loader(name: str, data: Any) -> None:
+    """A DataLoader has batches, in an order of its own; a job can be repeated only if it draws its own rows."""
+    from torch.utils.data import DataLoader, default_collate
+
+    if isinstance(data, DataLoader):
+        options = [f"batch_size={data.batch_size}"] if data.batch_size is not None else []
+        if data.batch_sampler is not None and data.collate_fn is not default_collate:
+            options.append("collate=loader.collate_fn")
+        fix = ", with ".join(["pass its dataset, loader.dataset", *[" and ".join(options)] * bool(options)])
+        problem = "draws its own batches, but a job draws its rows from its seed"
+        raise BadParameter(name, type(data).__name__, problem, fix)
 
 
 def is_pair(data: Any) -> bool:
@@ -171,6 +185,7 @@ def split_dataset(
     """
     from torch.utils.data import Subset
 
+    _refuse_loader("dataset", dataset)
     if isinstance(split, str) and split == "shared":
         raise BadParameter("split", split, "parts nothing", 'pass "iid", "dirichlet" or "label"')
     labels = labels_of(dataset) if _by_label(split) else None

@@ -77,7 +77,7 @@ class Jobs:
             column = np.asarray(getattr(self, name))
             if column.ndim != 1:
                 raise TraceError(f"column {name!r} has shape {column.shape}; pass one number per job")
-            if not np.can_cast(column.dtype, dtype, "safe") and column.size:
+            if column.size and (column.dtype == bool or not np.can_cast(column.dtype, dtype, "safe")):
                 raise TraceError(f"column {name!r} is {column.dtype}, which does not fit {dtype}; convert it first")
             column = column.astype(dtype, copy=False).view()
             column.flags.writeable = False

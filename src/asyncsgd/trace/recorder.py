@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncsgd.core.check import is_id
 from asyncsgd.core.errors import TraceError
-from asyncsgd.core.events import Assign, Command, Ended, Outcome
+from asyncsgd.core.events import Assign, Command, Ended, Job, Outcome
 from asyncsgd.trace.columns import DTYPES, IN_FLIGHT, Codes, Ints, Jobs
 from asyncsgd.trace.trace import Trace
 
@@ -56,13 +57,18 @@ class Recorder:
             for end in ended:
                 self._end(time, end)
                 done += 1
-        except BaseException:
+        except BaseException as error:
             self._undo(ended[: done + 1], whole=done)
             self._count = count
+            if isinstance(error, TypeError | ValueError | OverflowError):
+                fix = "ids and counts are whole numbers below 2**63, times and steps are numbers"
+                raise TraceError(f"the event at time {time!r} cannot be recorded ({error}); {fix}") from error
             raise
 
     def _assign(self, time: float, command: Assign) -> None:
         job, row = command.job, self._count
+        if type(job.id) is not int or type(job.worker) is not int:
+            _check_ids(job)
         if job.id != row:
             raise TraceError(f"job {job.id} was assigned after {row} others; jobs are numbered in order of assignment")
         if row == self._capacity:
@@ -76,6 +82,10 @@ class Recorder:
 
     def _end(self, time: float, end: Ended) -> None:
         row = end.job.id
+        if type(row) is not int:
+            _check_ids(end.job)
+        if type(end.outcome) is not Outcome:
+            _check_outcome(end)
         if not 0 <= row < self._count:
             raise TraceError(f"job {row} ended, but only jobs 0..{self._count - 1} were assigned; record that first")
         if self._outcome[row]:
@@ -134,8 +144,19 @@ class Recorder:
     def _undo(self, ended: Sequence[Ended], whole: int) -> None:
         """Put jobs back in flight: the first ``whole`` of these had ended, the next one perhaps half."""
         for which, end in enumerate(ended):
-            row = end.job.id
+            row = end.job.id if is_id(end.job.id) else -1
             # The one that failed may have ended long ago (that is then the failure): leave its row alone.
             if which < whole or (0 <= row < self._count and not self._outcome[row]):
                 for name, value in IN_FLIGHT.items():
                     self._columns[name][row] = value
+
+
+def _check_ids(job: Job) -> None:
+    for name, value in (("job", job.id), ("worker", job.worker)):
+        if not is_id(value):
+            raise TraceError(f"{name} {value!r} is not a whole number; number jobs and workers from 0")
+
+
+def _check_outcome(end: Ended) -> None:
+    if not is_id(end.outcome) or end.outcome not in tuple(Outcome):
+        raise TraceError(f"job {end.job.id} ended with outcome {end.outcome!r}; pass an Outcome, as Outcome.LOST")

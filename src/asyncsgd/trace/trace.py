@@ -249,12 +249,12 @@ class Trace:
 
         The rest is filled in as in plain SGD: every arrival is applied with step 1, versions are iterations.
         """
-        s, t = (np.asarray(column, dtype=np.int64) for column in (assigned, arrived))
+        who, s, t = _whole_numbers(workers=workers, assigned=assigned, arrived=arrived)
         flying, nothing = t < 0, np.full(len(t), np.nan)
         size = int(np.count_nonzero(~flying))
         columns: dict[str, Any] = {
             "job": np.arange(len(t)),
-            "worker": np.asarray(workers, dtype=np.int64),
+            "worker": who,
             "assigned_iteration": s,
             "assigned_version": s,
             "entered": s,
@@ -265,7 +265,7 @@ class Trace:
             "ended_time": nothing,
             "step": np.where(flying, np.nan, 1.0),
             "concurrency": t,
-            "workers": np.where(flying, -1, len(set(workers))),
+            "workers": np.where(flying, -1, len(np.unique(who))),
         }
         counted = active(Jobs(**columns), size)
         columns["concurrency"] = np.where(flying, -1, counted[np.clip(t, 0, size)])
@@ -304,3 +304,17 @@ class Trace:
 def _read_only(column: Column) -> Column:
     column.flags.writeable = False
     return column
+
+
+def _whole_numbers(**columns: Any) -> list[Ints]:
+    """Each as integers; NumPy would cut 0.5 down to 0 and take True for 1."""
+    found = []
+    for name, given in columns.items():
+        try:
+            column = np.asarray(given)
+        except ValueError:  # rows of different lengths
+            column = np.empty((0, 0))
+        if column.ndim != 1 or (column.size and column.dtype.kind not in "iu"):
+            raise TraceError(f"{name} = {given!r} is not a list of whole numbers; pass one whole number per job")
+        found.append(column.astype(np.int64))
+    return found

@@ -71,8 +71,7 @@ def with_outages(durations: Durations, every: Floats, lasting: Floats, until: fl
     from asyncsgd.simulation.durations import kernels
 
     check.positive("until", until)
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
-        raise BadParameter("seed", seed, "is no integer", "pass seed=0, say")
+    check.integer("seed", seed)
     expected = float(np.sum(until / (every + lasting)))
     if expected > MOST:
         fix = "choose an earlier `until`, or outages less often"
