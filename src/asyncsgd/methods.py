@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from asyncsgd.core.check import count, nonnegative, positive
+from asyncsgd.core.check import count, nonnegative, positive, recipe
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.gather import Buffer, Each, Memory
@@ -59,6 +59,7 @@ __all__ = [
 # ---------------------------------------------------------------------------------------------- the paper's own
 
 
+@recipe
 def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
     """Asynchronous SGD: every worker always busy, x ← x - η g (Koloskova et al. 2022, Algorithm 1, Example 2).
 
@@ -68,6 +69,7 @@ def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
     return Method("async_sgd", Constant(stepsize), AlwaysBusy(concurrency))
 
 
+@recipe
 def minibatch_sgd(stepsize: float) -> Method:
     """Mini-batch SGD: all start at x, nobody restarts until all arrived (Koloskova et al. 2022, Example 1).
 
@@ -76,6 +78,7 @@ def minibatch_sgd(stepsize: float) -> Method:
     return Method("minibatch_sgd", Constant(stepsize), Batch())
 
 
+@recipe
 def delay_adaptive(
     stepsize: float,
     *,
@@ -102,6 +105,7 @@ def delay_adaptive(
     return Method("delay_adaptive", rules[rule], AlwaysBusy(concurrency))
 
 
+@recipe
 def federated_async_sgd(stepsize: float, *, concurrency: int, early: bool = False) -> Method:
     """Asynchronous SGD with concurrency: workers drawn uniformly, jobs queue (Koloskova et al. 2022, Algorithm 2).
 
@@ -110,6 +114,7 @@ def federated_async_sgd(stepsize: float, *, concurrency: int, early: bool = Fals
     return Method("federated_async_sgd", Constant(stepsize), Uniform(concurrency, early))
 
 
+@recipe
 def shuffled_async_sgd(stepsize: float, *, concurrency: int) -> Method:
     """Like `federated_async_sgd`, in a fresh order of all workers every n jobs (Islamov et al. 2023, AsGrad)."""
     return Method("shuffled_async_sgd", Constant(stepsize), Shuffled(concurrency))
@@ -118,6 +123,7 @@ def shuffled_async_sgd(stepsize: float, *, concurrency: int) -> Method:
 # ---------------------------------------------------------------------------------------------- extensions it names
 
 
+@recipe
 def local_sgd(
     stepsize: float,
     *,
@@ -134,6 +140,7 @@ def local_sgd(
     return Method("local_sgd", Constant(stepsize), AlwaysBusy(concurrency), work)
 
 
+@recipe
 def fedbuff(
     stepsize: float,
     *,
@@ -157,6 +164,7 @@ def fedbuff(
     return clipped(method, clip, noise) if clip is not None or noise else method
 
 
+@recipe
 def over_selection(stepsize: float, *, goal: int, ask: int | None = None) -> Method:
     """Rounds that ask ⌈1.3·goal⌉ workers and keep the first ``goal`` (Bonawitz et al. 2019).
 
@@ -165,6 +173,7 @@ def over_selection(stepsize: float, *, goal: int, ask: int | None = None) -> Met
     return Method("over_selection", Constant(stepsize), FirstOf(goal, ask), gather=Buffer(goal))
 
 
+@recipe
 def clipped(method: Method, clip: float | None, noise: float = 0.0) -> Method:
     """The same method with every update clipped to norm G, and Gaussian noise N(0, (z·G)²) on each sum applied.
 
@@ -194,11 +203,13 @@ def clipped(method: Method, clip: float | None, noise: float = 0.0) -> Method:
 # ---------------------------------------------------------------------------------------------- related work it names
 
 
+@recipe
 def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = None) -> Method:
     """PickySGD: apply iff ‖x_t - x_{t-τ}‖ <= threshold, which is ε_norm/(2β) (Cohen et al. 2021)."""
     return Method("picky_sgd", DropDrifted(stepsize, threshold), AlwaysBusy(concurrency))
 
 
+@recipe
 def adadelay(smoothness: float, *, c: float | None = None, coordinates: bool = False, stepsize: float = 1.0) -> Method:
     """AdaDelay: η_t = 1/(L + c√(t+τ)), t from 1, c = 1 unless given; the answer is the averaged iterate (Sra 2016).
 
@@ -211,6 +222,7 @@ def adadelay(smoothness: float, *, c: float | None = None, coordinates: bool = F
     return Method("adadelay", AdaDelay(stepsize, smoothness, 1.0 if c is None else c), average=True)
 
 
+@recipe
 def staleness_aware(stepsize: float, *, workers: int, splits: int | None = None) -> Method:
     """Staleness-aware SGD: x ← x - (1/c) Σ η/max(1, s_i) g_i after c = ⌊n/m⌋ arrivals (Zhang et al. 2016).
 
@@ -224,6 +236,7 @@ def staleness_aware(stepsize: float, *, workers: int, splits: int | None = None)
     return Method("staleness_aware", DivideByStaleness(stepsize), gather=Buffer(workers // splits))
 
 
+@recipe
 def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = False) -> Method:
     """DC-ASGD: x ← x - η (g + λ g⊙g⊙(x - x_assigned)) (Zheng et al. 2017).
 
@@ -233,6 +246,7 @@ def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = 
     return Method("dc_asgd", Constant(stepsize), transforms=(Compensate(strength, adaptive),))
 
 
+@recipe
 def delayed_average(stepsize: float, *, weights: Literal["linear", "uniform"] = "uniform") -> Method:
     """Gradients at the weighted average of w: w ← w - η α_s g, x = Σ α_i w_i / Σ α_i (Aviv et al. 2021). Convex.
 
@@ -241,6 +255,7 @@ def delayed_average(stepsize: float, *, weights: Literal["linear", "uniform"] = 
     return Method("delayed_average", Constant(stepsize), optimizer=DelayedAverage(weights))
 
 
+@recipe
 def mifa(stepsize: float) -> Method:
     """MIFA: remember the last update G_i of every worker, x ← x - η mean_i G_i on each arrival (Gu et al. 2021).
 
@@ -249,6 +264,7 @@ def mifa(stepsize: float) -> Method:
     return Method("mifa", Constant(stepsize), gather=Memory())
 
 
+@recipe
 def mishchenko(stepsize: float) -> Method:
     """η_t = η · n / max(n, τ_t) (Mishchenko et al. 2022)."""
     return Method("mishchenko", WorkersOverDelay(stepsize))
@@ -257,6 +273,7 @@ def mishchenko(stepsize: float) -> Method:
 # ---------------------------------------------------------------------------------------------- successors
 
 
+@recipe
 def fedasync(
     alpha: float = 0.6,
     *,
@@ -283,6 +300,7 @@ def fedasync(
     return Method("fedasync", rules[weighting], Uniform(concurrency), work, transforms=(Interpolate(),))
 
 
+@recipe
 def rennala(stepsize: float, *, batch: int) -> Method:
     """Rennala SGD: x ← x - γ · mean of the first B gradients computed at x; older ones are discarded.
 
@@ -291,6 +309,7 @@ def rennala(stepsize: float, *, batch: int) -> Method:
     return Method("rennala", DropStale(stepsize), gather=Buffer(batch))
 
 
+@recipe
 def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
     """Ringmaster ASGD: apply iff the staleness is below R, else discard (Maranjyan et al. 2025).
 
@@ -302,11 +321,13 @@ def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
 # ---------------------------------------------------------------------------------------------- server optimizers
 
 
+@recipe
 def momentum(beta: float = 0.9, *, nesterov: bool = False) -> Momentum:
     """Server momentum: ``async_sgd(0.1).using(optimizer=momentum(0.9))``."""
     return Momentum(beta, nesterov)
 
 
+@recipe
 def adam(beta1: float = 0.9, beta2: float = 0.999, *, epsilon: float = 1e-8, amsgrad: bool = False) -> Adam:
     """Server Adam: ``async_sgd(0.001).using(optimizer=adam())``."""
     return Adam(beta1, beta2, epsilon, amsgrad)

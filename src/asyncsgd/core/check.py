@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+STEP_WORDS = ("lr", "learning_rate", "eta", "step", "step_size")
+"""What the step size is called elsewhere."""
 
 
 def plain(part: Any) -> None:
@@ -67,3 +74,40 @@ def fraction(name: str, value: Any) -> None:
     """``value`` lies in [0, 1)."""
     if not _is_number(value) or not 0 <= value < 1:
         raise BadParameter(name, value, "must lie in [0, 1)", f"pass 0 <= {name} < 1")
+
+
+def recipe(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function so that an option that it does not have is refused with those that there are.
+
+    >>> @recipe
+    ... def mine(stepsize): ...
+    >>> mine(lr=0.1)
+    Traceback (most recent call last):
+        ...
+    asyncsgd.core.errors.BadParameter: lr = 0.1 is not an option of mine; the step size is called stepsize: stepsize=0.1
+    """
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    @wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
+        for name, value in options.items():
+            if name not in known:
+                raise BadParameter(
+                    name, value, f"is not an option of {function.__name__}", _instead(name, value, known)
+                )
+        return function(*arguments, **options)
+
+    return checked
+
+
+def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
+    from difflib import get_close_matches
+
+    if name.lower() in STEP_WORDS:
+        called = next((word for word in ("stepsize", "alpha") if word in known), None)
+        if called is None:
+            return f"the step size is the method's: pass it as async_sgd(stepsize={value!r})"
+        return f"the step size is called {called}: {called}={value!r}"
+    near = get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else f"pass some of {', '.join(known)}"

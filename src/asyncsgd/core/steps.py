@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import count, nonnegative, positive
+from asyncsgd.core.errors import BadParameter
 
 Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
 
@@ -32,6 +33,10 @@ class Step(ABC):
     """What the weight depends on: the delay (with τ_C and n), the staleness alone, or anything. Says what compiles."""
 
     def __post_init__(self) -> None:
+        if callable(self.stepsize):
+            schedule = "asyncsgd.core.steps.Custom(0.1, lambda arrival: 1 / (1 + arrival.iteration))"
+            fix = f"pass a number, and a schedule as a step rule: method.using(step={schedule})"
+            raise BadParameter("stepsize", self.stepsize, "is a function", fix)
         positive("stepsize", self.stepsize)
 
     @abstractmethod
@@ -211,9 +216,10 @@ class AdaDelay(Step):
 
 @dataclass(frozen=True)
 class Custom(Step):
-    """η_t = η · rule(arrival), with a function of your own.
+    """η_t = η · rule(arrival), with a function of your own: of the delay, or of the iteration, which makes a schedule.
 
     >>> rule = Custom(0.1, lambda arrival: 0.9**arrival.delay)
+    >>> schedule = Custom(0.1, lambda arrival: min(1.0, (1 + arrival.iteration) / 1000))  # 1000 arrivals of warm-up
     """
 
     rule: Callable[[Arrival], float] = lambda arrival: 1.0
