@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from numba import njit
 
-from asyncsgd.tasks import BadTask, CompiledTask, Task, WritingTask, check_task, quadratic
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.tasks import BadTask, CompiledTask, Task, WritingTask, check_task, narrow_seed, quadratic
 
 
 class Mine:
@@ -95,6 +98,33 @@ class WrongCompiled(Compiled):
     compiled = (twice, 2.0000001)
 
 
+class OldSeed(Mine):
+    """np.random.seed takes 32 bits."""
+
+    def update(self, x, worker, seed):
+        return x + np.random.RandomState(seed).standard_normal(3)
+
+
+@njit
+def shifted(x, seed):
+    return x + seed % 3
+
+
+class NumbaSeed(Mine):
+    """A numba function takes 63 bits."""
+
+    def update(self, x, worker, seed):
+        return shifted(x, seed)
+
+
+class Narrow(Mine):
+    """Both, as it is to be."""
+
+    def update(self, x, worker, seed):
+        noise = np.random.RandomState(narrow_seed(seed)).standard_normal(3)
+        return shifted(x, narrow_seed(seed, bits=63)) + noise
+
+
 def broken(**methods):
     return type("Broken", (Mine,), methods)()
 
@@ -120,6 +150,8 @@ def test_good_tasks_pass():
         (WritesTooLate(), "update_into.*agree to the bit"),
         (AddsInstead(), "update_into.*agree to the bit"),
         (ReturnsInstead(), "update_into.*returns something"),
+        (OldSeed(), r"refuses a seed of 64 bits, as jobs have \(Seed must be.*narrow_seed\(seed\)"),
+        (NumbaSeed(), r"refuses a seed of 64 bits, as jobs have \(int too big.*narrow_seed\(seed, bits=63\) to numba"),
         (object(), "no method initial"),
         (broken(initial=lambda self: [0.0]), "not a vector"),
         (broken(initial=lambda self: np.zeros(3, int)), "dtype"),
@@ -134,3 +166,25 @@ def test_good_tasks_pass():
 def test_broken_tasks_are_named(task, message):
     with pytest.raises(BadTask, match=message):
         check_task(task, slope=True)
+
+
+def test_a_task_that_narrows_its_seeds_passes():
+    check_task(Narrow())
+
+
+def test_a_task_that_fails_for_another_reason_is_not_blamed_on_the_seed():
+    def fails(self, x, worker, seed):
+        raise ValueError("no such file")
+
+    with pytest.raises(ValueError, match="no such file"):
+        check_task(broken(update=fails))
+
+
+def test_narrow_seeds():
+    for seed in (0, 5, 2**32, 2**63 + 7, 2**64 - 1):
+        for bits in (1, 31, 32, 63, 64):
+            assert narrow_seed(seed, bits) == seed % 2**bits
+    seeds = {narrow_seed(output(derive(3, JOB), job)) for job in range(5000)}
+    assert len(seeds) == 5000
+    with pytest.raises(BadParameter, match="bits = 0 must be an integer"):
+        narrow_seed(3, bits=0)

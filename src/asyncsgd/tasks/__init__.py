@@ -1,6 +1,6 @@
 """What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
-from asyncsgd.tasks.base import CompiledTask, Task, WritingTask
+from asyncsgd.tasks.base import CompiledTask, Task, WritingTask, narrow_seed
 from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.tasks.check import BadTask, check_task
 from asyncsgd.tasks.least_squares import LeastSquares, least_squares
@@ -30,6 +30,7 @@ __all__ = [
     "label_split",
     "least_squares",
     "logistic",
+    "narrow_seed",
     "paper_quadratic",
     "quadratic",
     "softmax",

@@ -8,6 +8,10 @@
 ``update(x, worker, seed)`` returns, engines call that one, and a large update is not copied once more. x is read-only
 and does not change during the call.
 
+**Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
+``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
+refuse more: pass `narrow_seed` of the seed on.
+
 **Fast path.** If it also has ``compiled = (gradient, data)`` (see `CompiledTask`), runs of it are replayed in compiled
 code.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from asyncsgd.core.check import count
 from asyncsgd.core.events import Vector
 
 
@@ -30,7 +35,10 @@ class Task(Protocol):
         """Where to start: one flat vector of float32 or float64."""
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """A stochastic gradient of this worker's function at x, with the randomness of ``seed``."""
+        """A stochastic gradient of this worker's function at x, with the randomness of ``seed``.
+
+        ``seed`` is an integer below 2**64; see `narrow_seed` for libraries that take fewer bits.
+        """
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Numbers to report about x, "loss" among them if there is one."""
@@ -66,3 +74,19 @@ class CompiledTask(Task, Protocol):
 def is_heterogeneous(task: Task) -> bool:
     """Whether the task says that its data differ from worker to worker."""
     return bool(getattr(task, "heterogeneous", False))
+
+
+def narrow_seed(seed: int, bits: int = 32) -> int:
+    """Return the last ``bits`` bits of a job's seed, for libraries that refuse a seed of 64 bits.
+
+    ``np.random.seed`` and scikit-learn's ``random_state`` take 32 bits. A numba function that is called from Python
+    takes 63, as does everything else that wants an int64. Among 10,000 jobs the chance that two share their last 32
+    bits is 1 %.
+
+    >>> import numpy as np
+    >>> np.random.seed(narrow_seed(2**64 - 1))
+    >>> narrow_seed(2**64 - 1, bits=63) == 2**63 - 1
+    True
+    """
+    count("bits", bits)
+    return seed & ((1 << int(bits)) - 1)

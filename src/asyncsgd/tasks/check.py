@@ -10,6 +10,7 @@ import numpy as np
 
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Vector
+from asyncsgd.tasks.base import narrow_seed
 
 
 class BadTask(UsageError):
@@ -48,7 +49,7 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
     points = [x0, (x0 + random.standard_normal(x0.shape)).astype(x0.dtype)]
     for x in points:
         for worker in sorted({0, number // 2, number - 1}):
-            _check_update(task, x, worker, int(random.integers(2**63)))
+            _check_update(task, x, worker, 2**64 - 1 - int(random.integers(2**63)))  # as large as those of jobs
         _check_evaluate(task, x)
     if slope:
         _check_slope(task, points[-1].astype(np.float64), number, draws, random)
@@ -75,18 +76,14 @@ def _frozen(x: Vector) -> Vector:
 
 def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
     name = f"update(x, {worker}, {seed})"
-    try:
-        first = task.update(_frozen(x), worker, seed)
-    except ValueError as error:
-        if "read-only" not in str(error):
-            raise
-        raise BadTask(f"{name} writes into x; work on a copy, x.copy()") from error
+    first = _updated(task, _frozen(x), worker, seed)
     _check_vector(name, first, x)
     kept = first.copy()
-    task.update(x.copy(), worker, seed + 1)
+    # With another seed, and a small one: a numba function that was compiled for small seeds refuses large ones.
+    _updated(task, x.copy(), worker, narrow_seed(seed, 31))
     if not _same(first, kept):
         raise BadTask(f"{name} returns an array that the next call overwrites; return a new one")
-    again = task.update(x.copy(), worker, seed)
+    again = _updated(task, x.copy(), worker, seed)
     if not _same(again, kept):
         raise BadTask(f"{name} gives two answers; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
     if callable(getattr(task, "update_into", None)):
@@ -98,6 +95,28 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
         function(x.copy(), worker, np.uint64(seed), out, data)
         if not _same(out, kept):
             raise BadTask(f"the compiled gradient differs from {name} by up to {np.abs(out - kept).max():.3g}")
+
+
+def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
+    """What ``update`` returns; its errors are explained where we know why."""
+    try:
+        return task.update(x, worker, seed)
+    except (OverflowError, TypeError, ValueError) as error:
+        name = f"update(x, {worker}, {seed})"
+        if "read-only" in str(error):
+            raise BadTask(f"{name} writes into x; work on a copy, x.copy()") from error
+        if seed >> 31 and _works(task, x, worker, narrow_seed(seed, 31)):
+            fix = "pass asgd.tasks.narrow_seed(seed) on to what takes 32 bits, narrow_seed(seed, bits=63) to numba"
+            raise BadTask(f"{name} refuses a seed of 64 bits, as jobs have ({error}); {fix}") from error
+        raise
+
+
+def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
+    try:
+        task.update(x, worker, seed)
+    except Exception:
+        return False
+    return True
 
 
 def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) -> None:

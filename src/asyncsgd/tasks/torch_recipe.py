@@ -41,7 +41,8 @@ def torch(
         model: Any module whose output the loss takes; it is copied. float32 or float64.
         loss: ``loss(outputs, targets)``, the mean over a batch, as ``nn.CrossEntropyLoss()``.
         data: A Dataset of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays, that all workers
-            share or that is split among them; or a list with one of these per worker.
+            share or that is split among them; or a list with one of these per worker. Of a DataLoader pass
+            ``loader.dataset``, as jobs draw their own batches.
         batch_size: Rows of a gradient, drawn with replacement.
         local_steps: Q > 1: a job takes Q local SGD steps y ← y - ``local_stepsize`` · g, and its update is
             (x - y)/``local_stepsize``, which has the scale of a sum of Q gradients.
