@@ -115,7 +115,7 @@ class Trace:
 
     @cached_property
     def step(self) -> Floats:
-        """η_t: the step used; 0 where the arrival was dropped."""
+        """η_t: the step that the arrival got, in a buffer of K its share η·w/K; 0 where it was dropped."""
         return self._floats("step")
 
     @cached_property
