@@ -120,6 +120,8 @@ def test_clients_may_send_updates() -> None:
         ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
         ({"train_config": 0.1}, "train_config = 0.1 is a float; pass a dict"),
         ({"evaluate_clients": {"k": None}}, r"evaluate_clients\['k'\] = None cannot be sent by Flower; pass numbers"),
+        ({"listeners": ["ear"]}, "listeners = 'ear' cannot listen; pass an object of a class derived"),
+        ({"listeners": "ear"}, "listeners = 'ear' is not a list"),
         ({"clients": Clients(queue=2)}, "queue = 2 has no meaning with async_sgd"),
         ({"method": asgd.over_selection(1.0, goal=5), "clients": Clients(minimum=2)}, "can never be reached by 2"),
     ],

@@ -84,8 +84,8 @@ def test_how_slow_workers_are(options: dict[str, Any], words: str) -> None:
     [
         ({"directory": 3}, 'directory = 3 is no path; pass one such as "runs/first"'),
         ({"until": 3}, "until = 3 is no target; write a metric"),
-        ({"listeners": None}, "listeners = None is no list; pass .*, or leave it out"),
-        ({"listeners": Notes()}, "listeners = .* is no list; pass"),
+        ({"listeners": None}, "listeners = None is not a list; pass .*, or leave it out"),
+        ({"listeners": Notes()}, "listeners = .* is not a list; pass"),
         ({"listeners": [3]}, r"listeners = 3 cannot listen; .* asyncsgd\.run\.Listener"),
         ({"listeners": [Notes]}, "listeners = .*Notes.* cannot listen; pass an object"),
     ],

@@ -20,12 +20,13 @@ from asyncsgd.flower.farewell import saved_before_exit
 from asyncsgd.flower.preparing import check_flower, choose_seed, make_private, prepare, sendable
 from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
+from asyncsgd.run.configuration import check_listeners
 from asyncsgd.run.directory import RunDirectory, read_lines
-from asyncsgd.run.listeners import Listener, Terminal
-from asyncsgd.run.loop import Loop
+from asyncsgd.run.listeners import Listener
 from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
+from asyncsgd.run.training import launch
 from asyncsgd.tasks.base import Task
 
 NEVER = 1 << 62
@@ -130,6 +131,7 @@ def serve(
     if not isinstance(initial_arrays, Mapping):
         kind = type(initial_arrays).__name__
         raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
+    check_listeners(listeners)
     configs = [
         sendable("train_config", train_config or {}),
         sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
@@ -185,12 +187,8 @@ def serve(
             meanwhile=True,
             noise=None if prepared.accountant is None else secrets.randbits(64),
         )
-        told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
-        for listener in told[:1] if progress else ():
-            for note in prepared.notes:
-                listener.noted(note)
         with saved_before_exit(task.stop):
-            run = _run(request, told, files)
+            run = _run(request, listeners, files, progress=progress)
         return _result(run, task, prepared.accountant)
     finally:
         if prepared.accountant is not None:
@@ -199,20 +197,17 @@ def serve(
             files.close()
 
 
-def _run(request: Request, told: list[Listener], files: RunDirectory | None) -> TrainingRun:
+def _run(request: Request, listeners: Sequence[Listener], files: RunDirectory | None, *, progress: bool) -> TrainingRun:
     try:
-        return Loop(request, told, files).run()
+        return launch(request, listeners, files, progress=progress)
     except (KeyboardInterrupt, SystemExit) as stopped:
-        # All is saved. Flower ends its apps by a signal, and has a handler that says good-bye to the SuperLink.
+        # All is saved, and every listener has stopped. Flower ends its apps by a signal, and has a handler that
+        # says good-bye to the SuperLink; it may end the process, so nothing that matters can come after it.
         number = signal.SIGINT if isinstance(stopped, KeyboardInterrupt) else signal.SIGTERM
         ours = threading.current_thread() is threading.main_thread()
         if ours and getattr(signal.getsignal(number), "__module__", "").startswith("flwr."):
             signal.raise_signal(number)
         raise
-    finally:
-        for listener in told:
-            if isinstance(listener, Terminal):
-                listener.stop()
 
 
 def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:

@@ -45,7 +45,7 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
 def check_listeners(listeners: Any) -> None:
     """Refuse what cannot be told anything."""
     if not isinstance(listeners, Sequence) or isinstance(listeners, str):
-        raise BadParameter("listeners", listeners, "is no list", "pass [listener, ...], or leave it out")
+        raise BadParameter("listeners", listeners, "is not a list", "pass [listener, ...], or leave it out")
     for listener in listeners:
         if not isinstance(listener, Listener):
             fix = "pass an object of a class derived from asyncsgd.run.Listener"

@@ -55,7 +55,10 @@ class Listener:
         """The run is over."""
 
     def stop(self) -> None:
-        """`asyncsgd.train` returns or raises: give back what you hold. Comes even where ``ended`` does not."""
+        """`asyncsgd.train` or `asyncsgd.flower.serve` returns or raises: give back what you hold.
+
+        Comes even where ``ended`` does not.
+        """
 
 
 class Terminal(Listener):

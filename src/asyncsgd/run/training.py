@@ -84,13 +84,21 @@ def train(
         max_failures,
     )
     configuration.check_listeners(listeners)
-    told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
     files = None if directory is None else RunDirectory(directory)
     with ExitStack() as closing:
         if files is not None:
             closing.callback(files.close)
             if resume:
                 configuration.check_more(files.path, iterations)
+        return launch(request, listeners, files, progress=progress)
+
+
+def launch(
+    request: Request, listeners: Sequence[Listener], files: RunDirectory | None, *, progress: bool
+) -> TrainingRun:
+    """Run the loop, and stop every listener at its end, also where the loop or another listener raises."""
+    told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
+    with ExitStack() as closing:
         for listener in told:
             closing.callback(listener.stop)
         return Loop(request, told, files).run()

@@ -1,0 +1,92 @@
+"""Whoever listens to `asgd.flower.serve` is told to let go, however the run ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flower.fake import FakeGrid, failing
+from flower.serving import ARRAYS, QUIET, clients
+
+import asyncsgd as asgd
+from asyncsgd.engines.base import EngineError
+from asyncsgd.flower import Clients, serve
+from asyncsgd.run import Listener
+
+
+class Holder(Listener):
+    """Counts how often it was told to let go."""
+
+    def __init__(self, stubborn: bool = False) -> None:
+        self.stopped, self.stubborn = 0, stubborn
+
+    def stop(self) -> None:
+        self.stopped += 1
+        if self.stubborn:
+            raise OSError("cannot be closed")
+
+
+def test_every_listener_is_stopped_at_the_end() -> None:
+    first, last = Holder(), Holder()
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, listeners=[first, last], **QUIET)
+    assert (first.stopped, last.stopped) == (1, 1)
+
+
+def test_every_listener_is_stopped_where_the_run_fails() -> None:
+    listeners = [Holder(), Holder(stubborn=True), Holder()]
+    rules = Clients(max_failures=1)
+    with pytest.raises(OSError, match="cannot be closed") as caught:
+        serve(
+            FakeGrid([failing] * 2),
+            ARRAYS,
+            asgd.async_sgd(0.1),
+            iterations=4,
+            clients=rules,
+            listeners=listeners,
+            **QUIET,
+        )
+    assert isinstance(caught.value.__context__, EngineError)
+    assert [listener.stopped for listener in listeners] == [1, 1, 1]
+
+
+@pytest.fixture
+def flowers_handler() -> Iterator[list[int]]:
+    """A handler of SIGINT as Flower has one: what the listeners had been told when it was called."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def handler(number: int, frame: Any) -> None:
+        seen.append(Holder.watched.stopped)  # type: ignore[attr-defined]
+
+    handler.__module__ = "flwr.supercore.exit"
+    signal.signal(signal.SIGINT, handler)
+    yield seen
+    signal.signal(signal.SIGINT, before)
+
+
+def test_listeners_are_stopped_before_flower_ends_the_process(
+    flowers_handler: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Enough(Holder):
+        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
+            if iteration == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    enough = Enough()
+    monkeypatch.setattr(Holder, "watched", enough, raising=False)
+    evaluate = {"every": 4, "evaluate": lambda iteration, arrays: {"loss": 1.0}}
+    options = {"iterations": 10**6, "listeners": [enough], **evaluate, **QUIET}
+    with pytest.raises(KeyboardInterrupt):
+        serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), **options)
+    assert flowers_handler == [1]
+
+
+def test_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, heterogeneous=False)
+    assert capsys.readouterr().err.count("carried beside the trained arrays") == 1
