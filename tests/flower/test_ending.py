@@ -23,8 +23,11 @@ import asyncsgd as asgd
 from asyncsgd.engines.base import EngineError
 from asyncsgd.flower import serve
 from asyncsgd.flower.privacy import gaussian_epsilon
+from asyncsgd.report.sources import gather
 from asyncsgd.run import BadRunDirectory
 from asyncsgd.run.configuration import journal
+from asyncsgd.run.summary import as_text
+from asyncsgd.watch import Watcher
 
 PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
 GUARD = 60.0
@@ -72,6 +75,13 @@ def test_a_target_that_was_met_stays_met(tmp_path: Path) -> None:
     options = {"iterations": 200, "every": 4, "evaluate": evaluate, "until": "accuracy >= 1", "directory": tmp_path}
     run = serve(later.grid, ARRAYS, asgd.async_sgd(0.1), **options, **QUIET)
     assert run.reached
+    assert run.trace.iterations > 4
+    with Watcher(tmp_path) as watcher:
+        frame = watcher.look()
+    words = "reached accuracy >= 1.0 at iteration 4 of 200"
+    assert (frame.state, frame.words) == ("ended", words)
+    assert [subject.state.words for subject in (*gather(tmp_path), *gather(run))] == [words, words]
+    assert as_text(run).startswith("async_sgd reached its target")
     again = serve(clients(1.0, 1.0), ARRAYS, asgd.async_sgd(0.1), resume=True, **options, **QUIET)
     assert again.reached
     assert again.trace.iterations == run.trace.iterations < 200

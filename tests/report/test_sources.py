@@ -1,4 +1,4 @@
-"""Pages of run directories: ended, going on, killed, interrupted, damaged; and `asyncsgd report`."""
+"""Pages of run directories: ended, running, crashed, interrupted, damaged; and `asyncsgd report`."""
 
 import fcntl
 import json
@@ -14,7 +14,9 @@ from report.material import Outline, data_of
 import asyncsgd as asgd
 from asyncsgd import cli
 from asyncsgd.core.errors import AsyncSGDError
+from asyncsgd.report import sources
 from asyncsgd.report.sources import gather
+from asyncsgd.run.directory import in_use
 from asyncsgd.trace import Recorder, TraceLog
 
 ITERATIONS = 60
@@ -93,9 +95,35 @@ def test_one_that_goes_on(directory):
     forget(directory, "ended", "diagnosed")
     with (directory / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert state(directory).words == f"still going on, iteration {ITERATIONS} of {ITERATIONS}"
+        assert state(directory).words == f"running at iteration {ITERATIONS} of {ITERATIONS}"
         asgd.report.write(directory, directory / "report.html")
-    assert state(directory).words.startswith("killed after iteration")
+    assert state(directory).words.startswith("crashed at iteration")
+
+
+def test_one_that_ends_while_it_is_read(directory, monkeypatch):
+    """It lets go of the lock after its journal was read: it was there when the page was begun, so it is running."""
+    forget(directory, "ended", "diagnosed")
+    lock = (directory / ".lock").open()
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    real = sources.read_lines
+
+    def read(path, name):
+        rows = real(path, name)
+        if name == "journal.jsonl":
+            lock.close()
+        return rows
+
+    monkeypatch.setattr(sources, "read_lines", read)
+    assert state(directory).words == f"running at iteration {ITERATIONS} of {ITERATIONS}"
+    assert lock.closed
+
+
+def test_a_lock_that_may_not_be_opened(directory, monkeypatch):
+    def refused(path, *_):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert not in_use(directory)
 
 
 def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
@@ -112,7 +140,9 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
         file.write('{"iteration": 70, "ti')
     (subject,) = gather(directory)
     assert subject.trace.truncated
-    assert subject.state.words == "killed after iteration 30; asyncsgd train --resume goes on"
+    assert subject.state.words == (
+        f"crashed at iteration 30 of 60; resume it with: asyncsgd train --resume --directory {directory}"
+    )
     assert subject.state.kind == "bad"
     assert any(fact.startswith("delays: ") for fact in subject.diagnosis.facts)
     page = asgd.report.write(directory, directory / "report.html").read_text("utf-8")
@@ -122,8 +152,8 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"iterations": 1000}, "interrupted at iteration 60 of 1,000"),
-        ({"iterations": 1000, "until": "loss <= 1e9"}, "reached loss <= 1e9"),
+        ({"iterations": 1000}, "interrupted at iteration 60 of 1,000; resume it with: asyncsgd train --resume"),
+        ({"iterations": 1000, "until": "loss <= 1e9"}, "reached loss <= 1e9 at iteration 0 of 1,000"),
         ({"until": "loss <= -1"}, "missed loss <= -1"),
         ({}, "ended"),
     ],
@@ -131,18 +161,18 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
 def test_how_it_ended(directory, change, says):
     config = json.loads((directory / "run.json").read_text("utf-8"))
     (directory / "run.json").write_text(json.dumps(config | change), "utf-8")
-    assert state(directory).words == says
+    assert state(directory).words.removesuffix(f" --directory {directory}") == says
 
 
 def test_one_that_stopped_and_one_that_diverged(directory):
     path = directory / "journal.jsonl"
     before = lines(path)
     rewrite(path, [*before[:-1], {"event": "diverged", "iteration": 7, "seconds": 0.5}, before[-1]])
-    assert state(directory).words == "diverged at iteration 7"
+    assert state(directory).words == "diverged at iteration 7 of 60"
     rewrite(path, [*before, {"event": "stopped", "reason": "no worker is left", "seconds": 1.0, "iteration": 60}])
-    assert state(directory).words == "stopped: no worker is left"
+    assert state(directory).words == "stopped at iteration 60 of 60: no worker is left"
     rewrite(path, [*before, {"event": "resumed", "seconds": 1.0, "iteration": 60}])
-    assert state(directory).words.startswith("killed")
+    assert state(directory).words.startswith("crashed")
 
 
 def test_faults_stand_beside_their_workers(directory):

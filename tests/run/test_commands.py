@@ -100,7 +100,7 @@ def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals,
     assert f"delay_adaptive was stopped by {number.name}: " in first
     assert "Traceback" not in complaints
     assert any("delays: " in line for line in others)
-    assert others[-1] == "  saved in run: go on with resume=True, or --resume on the command line"
+    assert others[-1] == "  saved in run: resume with resume=True, or --resume on the command line"
     [newest, *_] = checkpoint.listed(here / "run" / "checkpoints")
     assert f" {checkpoint.read(newest).iteration} iterations in " in first
     end = str(checkpoint.read(newest).iteration + 20)

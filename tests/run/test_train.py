@@ -310,7 +310,7 @@ def test_an_interrupt_is_summed_up(
     assert (run.interrupted, run.trace.iterations) == ("SIGINT", iteration)
     said = capsys.readouterr().err
     assert f"async_sgd was stopped by SIGINT: {iteration} iterations in " in said
-    assert ("nothing was kept" in said) != ("go on with resume=True" in said) == kept
+    assert ("nothing was kept" in said) != ("resume with resume=True" in said) == kept
     if directory is not None:
         assert saved(directory)[0] == iteration
         sound(train(directory, resume=True), 60)

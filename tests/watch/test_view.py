@@ -74,7 +74,7 @@ def test_no_heading_is_cut(frame: Frame, width: int) -> None:
 @pytest.mark.parametrize("state", ["running", "crashed"])
 def test_a_thousand_workers_fit(frame: Frame, width: int, height: int, state: str) -> None:
     notes = tuple(Note(1.0 * k, k, f"worker {k} was killed" + "!" * 200) for k in range(50))
-    words = "crashed at iteration 1,494 of 4,000; asyncsgd train --resume --directory runs/of/many goes on"
+    words = "crashed at iteration 1,494 of 4,000; resume it with: asyncsgd train --resume --directory runs/of/many"
     much = replace(frame, workers=MANY, notes=notes, state=state, words=words, until="loss <= 0.1", silent=42.0)
     much = replace(much, histogram=tuple((delay, 5) for delay in range(0, 10_000, 7)))
     lines = drawn(much, width, height)

@@ -222,7 +222,7 @@ def test_a_crash_seen_from_another_process(tmp_path: Path) -> None:
     frame = look(tmp_path)
     assert frame.state == "crashed"
     assert frame.bad
-    assert frame.words.startswith(f"crashed at iteration {frame.iteration:,} of 1,000,000; asyncsgd train --resume")
+    assert frame.words.startswith(f"crashed at iteration {frame.iteration:,} of 1,000,000; resume it with: asyncsgd ")
     assert frame.iteration >= 30
     agrees(frame, read_trace(tmp_path))
     assert {row.state for row in frame.workers} == {""}
@@ -241,7 +241,7 @@ def test_a_target_that_was_reached(tmp_path: Path) -> None:
 def test_a_target_that_was_missed(tmp_path: Path) -> None:
     train(tmp_path, until="loss <= 1e-12")
     frame = look(tmp_path)
-    assert (frame.state, frame.words) == ("ended", "ended without loss <= 1e-12")
+    assert (frame.state, frame.words) == ("ended", "missed loss <= 1e-12")
 
 
 def test_a_run_whose_workers_fail(tmp_path: Path) -> None:

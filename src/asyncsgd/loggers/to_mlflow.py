@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.loggers.base import Logger, Row, finite, flat, needs, title
+from asyncsgd.run.ending import ENDED, INTERRUPTED, STOPPED, of_run
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -89,11 +90,8 @@ class MLflow(Logger):
         self._client.log_dict(self._id, {"jobs": run.trace.delays.histogram().tolist()}, "delays.json")
 
     def _close(self, run: TrainingRun | None) -> None:
-        status = "FAILED"
-        if run is not None and run.diverged is None:
-            short = run.trace.iterations < run.config["iterations"] and not (run.config.get("until") and run.reached)
-            status = "KILLED" if short else "FINISHED"
-        self._client.set_terminated(self._id, status=status)
+        state = STOPPED if run is None else of_run(run).state
+        self._client.set_terminated(self._id, status={INTERRUPTED: "KILLED", ENDED: "FINISHED"}.get(state, "FAILED"))
 
 
 def _imported() -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -13,9 +12,9 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter, TraceError, UsageError
 from asyncsgd.report.subject import Floats, State, Subject, distinct, metric_columns
-from asyncsgd.run import TrainingRun
+from asyncsgd.run import TrainingRun, ending
 from asyncsgd.run.diagnosis import Diagnosis, diagnose
-from asyncsgd.run.directory import BadRunDirectory, NoRun, read_config, read_lines, read_trace
+from asyncsgd.run.directory import BadRunDirectory, NoRun, in_use, read_config, read_lines, read_trace
 from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.target import Target
 from asyncsgd.simulation import Comparison, Run
@@ -66,7 +65,7 @@ def of_run(run: Run, name: str = "", task: Task | None = None, targets: Mapping[
     state = State("simulated")
     if isinstance(run, TrainingRun):
         config, seconds, diagnosis = dict(run.config), run.seconds, run.diagnosis
-        state = _ended(run.diverged, run.reached, config)
+        state = _state(ending.of_run(run), run.directory)
         if run.directory is not None:
             journal = _lines(run.directory, "journal.jsonl")
     else:
@@ -98,12 +97,8 @@ def of_trace(trace: Trace, name: str) -> Subject:
     return Subject(name, trace, {}, method=words.get("method", ""), state=state, diagnosis=seen, config=words)
 
 
-def _ended(diverged: int | None, reached: bool, config: Mapping[str, Any]) -> State:
-    if diverged is not None:
-        return State(f"diverged at iteration {diverged:,}", "bad")
-    if config.get("until"):
-        return State(f"{'reached' if reached else 'missed'} {config['until']}", "good" if reached else "warn")
-    return State("ended", "good")
+def _state(end: ending.Ending, directory: Path | None) -> State:
+    return State(end.words(directory), end.tone)
 
 
 def _targets(config: Mapping[str, Any]) -> dict[str, float]:
@@ -131,7 +126,8 @@ def of_path(path: Path) -> list[Subject]:
 
 
 def of_directory(path: Path) -> Subject:
-    """A run on disk: ended, still going on, or killed."""
+    """A run on disk: ended, still running, or crashed."""
+    running = in_use(path)  # first: a run that ends while its files are read would look like one that crashed
     config = read_config(path)
     try:
         trace, targets = read_trace(path), _targets(config)
@@ -150,7 +146,7 @@ def of_directory(path: Path) -> Subject:
         method=str(config.get("method_name", "")),
         recipe=str(config.get("method", "")),
         task=str(config.get("task", "")),
-        state=_state(path, config, journal, rows, trace),
+        state=_state(ending.of_records(config, journal, rows, trace.iterations, running=running), path),
         seconds=max(clock, default=None),
         diagnosis=_stored(journal) or diagnose(trace, metrics, None, None, np.empty(0), _faults(journal)),
         config=config,
@@ -178,46 +174,6 @@ def _fits(value: Any, kind: type) -> bool:
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     return metric_columns({name: [row.get(name) for row in rows] for name in names})
-
-
-def _state(
-    path: Path, config: Mapping[str, Any], journal: list[dict[str, Any]], rows: list[dict[str, Any]], trace: Trace
-) -> State:
-    wanted = _whole(config.get("iterations"))
-    if _in_use(path):
-        return State(f"still going on, iteration {trace.iterations:,} of {wanted:,}", "warn")
-    starts = [place for place, row in enumerate(journal) if row["event"] in ("started", "resumed")]
-    since = {row["event"]: row for row in journal[starts[-1] if starts else 0 :]}
-    if "stopped" in since:
-        return State(f"stopped: {since['stopped'].get('reason', 'nobody knows why')}", "bad")
-    if "ended" not in since:
-        return State(f"killed after iteration {trace.iterations:,}; asyncsgd train --resume goes on", "bad")
-    target = Target.parse(str(config["until"])) if config.get("until") else None
-    last = metric_columns({name: [value] for name, value in rows[-1].items()}) if rows else {}
-    met = target is not None and target.metric in last and target.met({target.metric: last[target.metric][0]})
-    diverged = since["diverged"]["iteration"] if "diverged" in since else None
-    if diverged is None and not met and trace.iterations < wanted:
-        return State(f"interrupted at iteration {trace.iterations:,} of {wanted:,}", "warn")
-    return _ended(diverged, met, config)
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _in_use(path: Path) -> bool:
-    """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
-    try:
-        lock = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _faults(journal: list[dict[str, Any]]) -> Faults:

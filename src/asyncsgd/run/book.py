@@ -152,8 +152,7 @@ class Book:
             return
         row = self.metrics.enter(iteration, seconds, told)
         if self.metrics.diverged:
-            self.diverged = iteration
-            self.journal("diverged")
+            self.diverge(iteration)
             return
         if self.files is not None:
             self.files.add_line("metrics.jsonl", row)
@@ -165,6 +164,11 @@ class Book:
             self._blown_up = True
             seen = self.diagnose(self.trace(), self._server.x)
             self.note("the loss is blowing up:\n" + "\n".join(f"  {line}" for line in (*seen.problems, *seen.facts)))
+
+    def diverge(self, iteration: int) -> None:
+        """Write down that the model of this iteration is not finite, or its loss is not."""
+        self.diverged = iteration
+        self.journal("diverged", iteration=iteration)  # which may be behind the server's: it is measured meanwhile
 
     def save(self) -> None:
         """A checkpoint, unless the model has blown up: the last good one is worth more."""

@@ -229,7 +229,7 @@ def in_use(path: Path) -> bool:
     """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
     try:
         descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # it is not there, or this user may not open it and so cannot know
         return False
     try:
         return not _locked(descriptor, fcntl.LOCK_SH)

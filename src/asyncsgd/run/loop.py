@@ -257,7 +257,7 @@ class Loop:
         self._handle(crew, Left(worker))
         if not self._server.workers:
             if not is_finite(self._server.x):
-                book.diverged = self._server.iteration
+                book.diverge(self._server.iteration)
             elif book.metrics.last != self._server.iteration:
                 book.measure()  # a model that is finite can be far off: then its loss says so
             if book.diverged is not None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from asyncsgd.core.events import Outcome
+from asyncsgd.run.ending import DIVERGED, INTERRUPTED, of_run
 from asyncsgd.run.results import TrainingRun
 
 
@@ -48,20 +49,22 @@ def as_text(run: TrainingRun) -> str:
         *(f"  {fact}" for fact in run.diagnosis.facts),
         *(f"  ! {problem}" for problem in run.diagnosis.problems),
     ]
-    if run.interrupted is not None and run.directory is None:
+    interrupted = of_run(run).state == INTERRUPTED
+    if interrupted and run.directory is None:
         lines.append("  nothing was kept: there is no directory")
-    elif run.interrupted is not None:
-        lines.append(f"  saved in {run.directory}: go on with resume=True, or --resume on the command line")
+    elif interrupted:
+        lines.append(f"  saved in {run.directory}: resume with resume=True, or --resume on the command line")
     elif run.directory is not None:
         lines.append(f"  kept in {run.directory}; asyncsgd report {run.directory} writes its page")
     return "\n".join(lines)
 
 
 def _end(run: TrainingRun) -> str:
-    if run.diverged is not None:
+    end = of_run(run)
+    if end.state == DIVERGED:
         return "diverged"
-    if run.interrupted is not None:
+    if end.state == INTERRUPTED:
         return f"was stopped by {run.interrupted}"
-    if not run.config.get("until"):
+    if end.until is None:
         return "is done"
-    return "reached its target" if run.reached else "missed its target"
+    return "reached its target" if end.reached else "missed its target"

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-RUNNING, ENDED, INTERRUPTED = "running", "ended", "interrupted"
-STOPPED, DIVERGED, CRASHED = "stopped", "diverged", "crashed"
-
-BAD = (STOPPED, DIVERGED, CRASHED)
-"""How a run should not end. ``stopped``: by failing workers; ``crashed``: nobody is there and nobody said why."""
-RESUMABLE = (INTERRUPTED, STOPPED, CRASHED)
-"""From these a run may go on."""
+from asyncsgd.run.ending import BAD
 
 
 @dataclass(frozen=True)

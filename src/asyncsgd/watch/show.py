@@ -13,7 +13,8 @@ from rich.live import Live
 from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.run.directory import in_use
-from asyncsgd.watch.frame import RESUMABLE, RUNNING, Frame
+from asyncsgd.run.ending import RESUMABLE, RUNNING
+from asyncsgd.watch.frame import Frame
 from asyncsgd.watch.marks import clock, number
 from asyncsgd.watch.view import view
 from asyncsgd.watch.watcher import Watcher

@@ -8,7 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from asyncsgd.watch.frame import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED, Frame, WorkerSeen
+from asyncsgd.run.ending import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED
+from asyncsgd.watch.frame import Frame, WorkerSeen
 from asyncsgd.watch.marks import ago, bar, bins, clock, is_log, number, sparkline
 
 MARKS = {RUNNING: "●", ENDED: "✓", INTERRUPTED: "‖", STOPPED: "✗", DIVERGED: "✗", CRASHED: "✗"}

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.run.directory import BadRunDirectory, in_use, read_config
-from asyncsgd.run.target import Target
+from asyncsgd.run.ending import of_records, since_start
 from asyncsgd.trace import Trace
-from asyncsgd.watch.frame import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED, Frame, Note, WorkerSeen
+from asyncsgd.watch.frame import Frame, Note, WorkerSeen
 from asyncsgd.watch.tails import Lines, Log, Torn
 from asyncsgd.watch.tally import Tally
 
@@ -106,15 +106,15 @@ class Watcher:
         changed = [time for tail in self._tails if (time := tail.changed) is not None]
         silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
         seconds = self._seconds() + silent
-        state, words = (RUNNING, "running") if running else self._fate(config, wanted)
+        end = of_records(config, self._events, self._rows, tally.iterations, running=running)
         speed = tally.speed(seconds) if running else tally.iterations / seconds if seconds > 0 else 0.0
         histogram = tally.histogram()
         jobs = int(histogram.sum())
         alive = self._alive()
         return Frame(
             directory=str(self.path),
-            state=state,
-            words=words,
+            state=end.state,
+            words=end.words(self.path),
             task=str(config.get("task", "")),
             method=str(config.get("method_name", "")),
             iteration=tally.iterations,
@@ -145,33 +145,9 @@ class Watcher:
         measured = (_number(row, "time") for row in self._rows[-1:])
         return max(self._tally.latest, *said, *measured, 0.0)
 
-    def _since_start(self) -> list[dict[str, Any]]:
-        """The journal since the run was begun or last resumed."""
-        starts = [place for place, row in enumerate(self._events) if row.get("event") in ("started", "resumed")]
-        return self._events[starts[-1] :] if starts else []
-
-    def _fate(self, config: dict[str, Any], wanted: int) -> tuple[str, str]:
-        """How a run ended that nobody works on."""
-        since = {row.get("event"): row for row in self._since_start()}
-        done = self._tally.iterations
-        at = f"at iteration {done:,} of {wanted:,}"
-        if "stopped" in since:
-            return STOPPED, f"stopped {at}: {since['stopped'].get('reason', 'nobody knows why')}"
-        if "ended" not in since:
-            return CRASHED, f"crashed {at}; asyncsgd train --resume --directory {self.path} goes on"
-        if "diverged" in since:
-            return DIVERGED, f"diverged {at}"
-        target = Target.parse(str(config["until"])) if config.get("until") else None
-        last = self._rows[-1] if self._rows else {}
-        if target is not None and target.metric in last and target.met(last):
-            return ENDED, f"reached {target} {at}"
-        if done < wanted:
-            return INTERRUPTED, f"interrupted {at}; asyncsgd train --resume --directory {self.path} goes on"
-        return ENDED, "ended" if target is None else f"ended without {target}"
-
     def _alive(self) -> set[int]:
         alive: set[int] = set()
-        for row in self._since_start():
+        for row in since_start(self._events):
             if row.get("event") == "joined":
                 alive.add(row["worker"])
             elif row.get("event") == "left":
@@ -180,7 +156,7 @@ class Watcher:
 
     def _workers(self, alive: set[int], running: bool, seconds: float) -> tuple[WorkerSeen, ...]:
         tally = self._tally
-        retired = {row.get("worker") for row in self._since_start() if row.get("event") == "retired"}
+        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == "retired"}
         deaths = Counter(row.get("worker") for row in self._events if row.get("event") == "died")
         flying = Counter(worker for worker, _, _ in tally.in_flight.values())
         means = tally.per_worker()
