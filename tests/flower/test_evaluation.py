@@ -93,26 +93,6 @@ def test_who_leaves_does_not_hold_up_an_evaluation() -> None:
         assert metrics(here, "evaluate")[0]["clients"] == 1
 
 
-def test_who_hangs_does_not_hold_up_the_next_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is given up after a while, and not asked again before it has answered."""
-    monkeypatch.setattr("asyncsgd.engines.flower.evaluation.PATIENCE", 0.0)
-    held = Held(towards(1.0))
-    with desk(held, towards(3.0), evaluate_config={}) as here:
-        here.crew.measured(5, MODEL)
-        here.until(held.asked.is_set, "the evaluation")
-        here.until(lambda: metrics(here, "evaluate"), "the evaluation without it")
-        [first] = metrics(here, "evaluate")
-        assert (first["clients"], first["failed"]) == (1, 1)
-        here.crew.measured(6, MODEL)
-        here.until(lambda: len(metrics(here, "evaluate")) == 2, "the next one")
-        assert "evaluate-6-0" not in groups(here)
-        held.gate.set()
-        here.expect(Arrived, job=here.give(0))
-        here.crew.measured(7, MODEL)
-        here.until(lambda: "evaluate-7-0" in groups(here), "the client to be asked again")
-        assert [row["at"] for row in metrics(here, "evaluate")[:2]] == [5, 6]
-
-
 def test_who_is_left_out_is_not_asked_to_evaluate() -> None:
     with desk(failing, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
         here.give(0)

@@ -55,12 +55,12 @@ def test_draws_are_uniform_over_those_with_room() -> None:
     assert (abs(counts - 1000) < 100).all(), counts
 
 
-def test_the_bound_is_half_of_the_concurrency_unless_given() -> None:
-    assert bounded(Uniform(9), None) == BoundedUniform(concurrency=9, queue=5)
+def test_there_is_no_bound_unless_one_is_given() -> None:
+    assert bounded(Uniform(9), None) == bounded(Uniform(9), 9) == Uniform(9)
+    assert bounded(Uniform(9), 5) == BoundedUniform(concurrency=9, queue=5)
     assert bounded(Shuffled(9), 3) == BoundedShuffled(concurrency=9, queue=3)
-    assert bounded(Uniform(2), None) == Uniform(2)
     rounds = asgd.over_selection(1.0, goal=2).dispatch
-    assert bounded(rounds, None) is rounds
+    assert bounded(rounds, 3) is rounds
     with pytest.raises(BadParameter, match="queue = 0 must be an integer of at least 1"):
         BoundedUniform(concurrency=2, queue=0)
 
@@ -91,7 +91,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
         clients=asgd.flower.Clients(minimum=3, queue=2),
         progress=False,
     )
-    note = "no client has more than 2 jobs at once: one far slower than the others counts less; Clients(queue=6) mends"
+    note = "no client has more than 2 jobs at once: far slower clients count less; leave queue out"
     assert any(said.startswith(note) for said in run.config["notes"])
     [problem] = [said for said in run.diagnosis.problems if "no client has more than 2 jobs" in said]
     assert problem.startswith("worker 2 gave ")

@@ -143,6 +143,7 @@ def test_clients_options_are_checked() -> None:
         ({"minimum": 0}, "minimum = 0"),
         ({"timeout": -1.0}, "timeout = -1.0"),
         ({"pause": 0}, "pause = 0"),
+        ({"patience": 0.5}, "patience = 0.5 gives up every other job of a client; pass a multiple above 1"),
         ({"max_norm": 0.0}, "max_norm = 0.0"),
         ({"replies": "gradients"}, "replies = 'gradients' is not known"),
     ):

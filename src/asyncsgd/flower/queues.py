@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from asyncsgd.core.check import count
 from asyncsgd.core.dispatch import Dispatch, Shuffled, State, Uniform
@@ -15,8 +14,8 @@ from asyncsgd.core.random import below
 class _Bounded(Dispatch):
     """Counts the jobs of every client, running and waiting.
 
-    A client that hangs would otherwise draw in every job, one by one, until its time is over. Where the bound is
-    reached, slow clients get fewer jobs than their share: the price of not waiting for them.
+    Without a bound jobs pile up at slow clients, and fast ones run out of work. Where the bound is reached, slow
+    clients get fewer jobs than their share: the price of not waiting for them.
     """
 
     queue: int = 2
@@ -78,30 +77,28 @@ class BoundedShuffled(_Bounded, Shuffled):
 
 
 def bounded(dispatch: Dispatch, queue: int | None) -> Dispatch:
-    """The same rule with a bound, if it is one that lets jobs wait; half of the concurrency unless given.
+    """The same rule with a bound, if one is given and the rule lets jobs wait.
 
-    >>> bounded(Uniform(8), None)
+    >>> bounded(Uniform(8), 4)
     BoundedUniform(concurrency=8, sample_early=False, queue=4)
     """
     kinds = {Uniform: BoundedUniform, Shuffled: BoundedShuffled}
     if not isinstance(dispatch, Uniform | Shuffled) or type(dispatch) not in kinds:
         return dispatch
-    limit = max(2, ceil(dispatch.concurrency / 2)) if queue is None else queue
-    if limit >= dispatch.concurrency:
-        return dispatch  # it bounds nothing
-    return kinds[type(dispatch)](concurrency=dispatch.concurrency, sample_early=dispatch.sample_early, queue=limit)
+    if queue is None or queue >= dispatch.concurrency:
+        return dispatch  # nothing is bounded
+    return kinds[type(dispatch)](concurrency=dispatch.concurrency, sample_early=dispatch.sample_early, queue=queue)
 
 
 def bias_of(dispatch: Dispatch) -> str | None:
     """What the bound does to slow clients, if there is one.
 
     >>> bias_of(bounded(Uniform(8), 2))
-    'no client has more than 2 jobs at once: one far slower than the others counts less; Clients(queue=8) mends that'
+    'no client has more than 2 jobs at once: far slower clients count less; leave queue out for equal shares'
     """
     if not isinstance(dispatch, BoundedUniform | BoundedShuffled):
         return None
-    words = "one far slower than the others counts less"
-    return f"{dispatch.favours_fast}: {words}; Clients(queue={dispatch.concurrency}) mends that"
+    return f"{dispatch.favours_fast}: far slower clients count less; leave queue out for equal shares"
 
 
 def may_queue(dispatch: Dispatch) -> bool:

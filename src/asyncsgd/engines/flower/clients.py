@@ -16,10 +16,16 @@ class Clients:
     Args:
         minimum: Clients that must be connected before the first job is sent; by default 2, or as many as a round
             of the method needs.
-        timeout: Seconds that a job may take, from the moment it is sent. Jobs are sent when their client is free, so
-            waiting in line does not use it up.
+        timeout: Seconds that a job may take at most, from the moment it is sent; Flower gives it up then. Jobs are sent
+            when their client is free, so waiting in line does not use it up.
+        patience: A client that takes longer than this multiple of the median of its own last 21 jobs, and longer than a
+            minute, is left out until it answers: the jobs that wait for it go to the others. Before its first answer a
+            client gets this multiple of the slowest other client's median, and at least ten minutes. None: only
+            ``timeout`` counts, and until then a client that hangs may hold every job.
         queue: Jobs that one client may be given at once, running and waiting, under methods that draw busy clients
-            too (Algorithm 2); by default half of the concurrency, so that a client which hangs cannot take all.
+            too (Algorithm 2); by default there is no bound, and every client gets the same share of the jobs. With a
+            bound fast clients wait less for slow ones, and slow ones count less: of three clients of which one is ten
+            times slower, that one gives 6 % of the updates with ``concurrency=6`` and ``queue=3``.
         max_norm: Refuse updates that are longer than this; None: any length. Clipping, which shortens them
             instead, belongs to the method: ``asgd.clipped(method, clip=...)``.
         max_failures: After so many failures in a row a client is left out for a while.
@@ -34,6 +40,7 @@ class Clients:
 
     minimum: int | None = None
     timeout: float = 3600.0
+    patience: float | None = 10.0
     queue: int | None = None
     max_norm: float | None = None
     max_failures: int = 3
@@ -48,6 +55,11 @@ class Clients:
                 count(name, value)
         positive("timeout", self.timeout)
         positive("pause", self.pause)
+        if self.patience is not None:
+            positive("patience", self.patience)
+            if self.patience <= 1:
+                fix = "pass a multiple above 1, such as 10, or None"
+                raise BadParameter("patience", self.patience, "gives up every other job of a client", fix)
         if self.max_norm is not None:
             positive("max_norm", self.max_norm)
         if self.replies not in ("models", "updates"):

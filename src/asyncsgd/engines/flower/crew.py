@@ -16,6 +16,7 @@ from asyncsgd.engines.flower.letters import Letters
 from asyncsgd.engines.flower.member import Member, bias
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
+from asyncsgd.engines.flower.patience import Patience
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unkept, Unwritten
 from asyncsgd.engines.flower.rollcall import SELDOM, Reminder, Roll, RollCall
 from asyncsgd.engines.flower.roster import Roster, is_simulated
@@ -41,6 +42,7 @@ class FlowerCrew(Crew):
         self._memory = Memory(engine, x)
         self._letters = Letters(engine, self._memory, x)
         self._evaluations = Evaluations(self._letters)
+        self._patience = Patience(self._rules)
         self._members: dict[int, Member] = {}
         self._live: dict[int, Letter] = {}  # job -> its letter
         self._told = Means()  # since the last evaluation
@@ -75,9 +77,9 @@ class FlowerCrew(Crew):
         present = any(member.present for member in self._members.values())
         reports += self._reminder.due(now, present=present, online=len(self._online()))
         self._memory.save(now)
-        self._note(self._evaluations.overdue(now), reports)
         self._evaluate()
         self._drain(0.0 if reports else timeout, reports)
+        self._give_up(reports)  # last: a server that was busy must not take its own time for a client's
         return reports
 
     def _drain(self, timeout: float, reports: list[Report]) -> None:
@@ -165,8 +167,11 @@ class FlowerCrew(Crew):
     def _answered(self, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
         member = self._members[letter.worker]
         was_current = member.current is letter  # else of a time before it left
+        was_silent = was_current and member.heard()
         if was_current:
             member.current = None
+        if isinstance(outcome, Good):
+            self._patience.took(letter.worker, letter.kind, outcome.seconds)
         if letter.kind == "evaluate":
             self._note(self._evaluations.answered(letter, outcome), reports)
             self._evaluate()
@@ -176,6 +181,10 @@ class FlowerCrew(Crew):
         if was_current and isinstance(outcome, Trouble) and outcome.code == OFFLINE:
             self._lose(member, reports)
             member.doubtful = True
+        elif was_silent:
+            if isinstance(outcome, Trouble) and outcome.code in EXPIRED:
+                self._failed(member, "it did not answer", reports)
+            self._join(reports)
         self._send(member)
 
     def _trained(self, member: Member, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
@@ -236,7 +245,7 @@ class FlowerCrew(Crew):
         new = [
             member
             for member in self._online()
-            if not member.present and member.back_at is None and Left(member.number) not in reports
+            if not member.present and not member.out and Left(member.number) not in reports
         ]
         for member in new:
             member.present = True
@@ -252,6 +261,7 @@ class FlowerCrew(Crew):
             reports.append(Died(member.number, "is not connected any more"))
             reports.append(Left(member.number))
         self._leave(member)
+        member.heard()
         member.current = None
         member.waiting.clear()
         self._note(self._evaluations.gone(member.number), reports)
@@ -276,6 +286,27 @@ class FlowerCrew(Crew):
             fix = "mend the ClientApp and go on with resume=True"
             self._fatal = EngineError(f"every client fails, at last client {member.number}: {why}; {fix}")
 
+    def _give_up(self, reports: list[Report]) -> None:
+        """Leave out who takes far longer than usual, so that a client that hangs does not hold the jobs behind it.
+
+        A client cannot be stopped. It keeps its message, as it could not begin another; once it answers, or Flower
+        gives the message up, it joins again.
+        """
+        now = time.monotonic()
+        for member in self._members.values():
+            letter = member.current
+            if letter is None or member.silent_since is not None:
+                continue
+            allowed = self._patience.allowed(member.number, letter.kind)
+            if now - letter.sent_at <= allowed:
+                continue
+            what = f"job {letter.number}" if letter.kind == "train" else f"the evaluation of model {letter.number}"
+            reports.append(member.silence(what, allowed))
+            if member.present:
+                reports.append(Left(member.number))
+            self._leave(member)
+            self._note(self._evaluations.silent(member.number, allowed), reports)
+
     def _welcome_back(self, now: float, reports: list[Report]) -> None:
         due = [member for member in self._members.values() if member.back_at is not None and member.back_at <= now]
         for member in due:
@@ -290,7 +321,9 @@ class FlowerCrew(Crew):
             self._post.send(letter)
 
     def _evaluate(self) -> None:
-        for member in self._evaluations.begin(member for member in self._online() if member.back_at is None):
+        if not self._open:  # else the first model would be evaluated by those who happen to be there first
+            return
+        for member in self._evaluations.begin(member for member in self._online() if not member.out):
             self._send(member)
 
     def _note(self, notes: list[Noted], reports: list[Report]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Refused, Trouble
 
 PATIENCE = 10.0
-"""Seconds that clients get to evaluate, besides twice the longest job so far."""
+"""Seconds that clients get for the last evaluation of a run, besides twice the longest job so far."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class _Round:
 
     iteration: int
     pending: dict[int, tuple[Member, Letter]]
-    began: float = field(default_factory=time.monotonic)
     means: Means = field(default_factory=Means)
     failed: int = 0
     why: str = ""
@@ -53,7 +51,7 @@ class Evaluations:
 
     @property
     def patience(self) -> float:
-        """Seconds that clients get to evaluate."""
+        """Seconds that clients get for the last evaluation of a run."""
         return PATIENCE + 2 * self._longest
 
     def took(self, seconds: float) -> None:
@@ -75,7 +73,7 @@ class Evaluations:
         letters = {member.number: (member, self._letters.evaluate(member, iteration, record)) for member in free}
         self._round = _Round(iteration, letters)
         for member, letter in letters.values():
-            member.waiting.append(letter)
+            member.waiting.appendleft(letter)  # many jobs may wait for a slow client, and the others would wait for it
         return free
 
     def answered(self, letter: Letter, outcome: Outcome) -> list[Noted]:
@@ -101,15 +99,11 @@ class Evaluations:
             member.drop(letter)
         return [] if self._round.pending else self.close()
 
-    def overdue(self, now: float) -> list[Noted]:
-        """Give up those who have not answered for too long, if others have; a note then."""
-        here, patience = self._round, self.patience
-        if here is None or now < here.began + patience or not (here.means.replies or here.failed):
-            return []
-        here.failed, here.why = here.failed + len(here.pending), f"no answer in {patience:.0f} s"
-        for member, letter in here.pending.values():
-            member.drop(letter)
-        return self.close()
+    def silent(self, worker: int, seconds: float) -> list[Noted]:
+        """This client was given up; a note if it was the last."""
+        if self._round is not None and worker in self._round.pending:
+            self._round.failed, self._round.why = self._round.failed + 1, f"no answer in {seconds:.0f} s"
+        return self.gone(worker)
 
     def close(self) -> list[Noted]:
         """Whatever is missing will be missing."""

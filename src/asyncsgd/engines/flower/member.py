@@ -28,7 +28,13 @@ class Member:
         self.failures = 0  # in a row
         self.pauses = 0  # in a row: each is twice as long
         self.back_at: float | None = None  # left out until then
+        self.silent_since: float | None = None  # given up at that time: left out until it answers
         self.left_out = 0.0  # seconds in all, the present pause to its end included
+
+    @property
+    def out(self) -> bool:
+        """Whether it is left out for now."""
+        return self.back_at is not None or self.silent_since is not None
 
     def next(self) -> Letter | None:
         """The letter to send now: one at a time, as a simulated client would take several at once."""
@@ -62,14 +68,32 @@ class Member:
         bias = "meanwhile the model leans towards the data of the other clients"
         return Noted("left_out", {"worker": self.number, "pause": pause, "reason": last}, f"{words}; {bias}")
 
+    def silence(self, what: str, seconds: float) -> Noted:
+        """Leave it out until it answers; what there is to say about that."""
+        self.silent_since = time.monotonic()
+        reason = f"no answer to {what} in {seconds:.0f} s"
+        words = f"client {self.number} is left out until it answers: {reason}"
+        bias = "meanwhile the model leans towards the data of the other clients"
+        details = {"worker": self.number, "seconds": seconds, "reason": reason}
+        return Noted("silent", details, f"{words}; {bias}")
+
+    def heard(self) -> bool:
+        """It has answered, or is offline; whether it had been given up."""
+        since, self.silent_since = self.silent_since, None
+        if since is not None:
+            self.left_out += time.monotonic() - since
+        return since is not None
+
     def was_left_out(self) -> float:
         """Seconds up to now."""
-        return self.left_out - max(0.0, (self.back_at or 0.0) - time.monotonic())
+        now = time.monotonic()
+        silent = 0.0 if self.silent_since is None else now - self.silent_since
+        return self.left_out - max(0.0, (self.back_at or 0.0) - now) + silent
 
 
 def bias(members: Iterable[Member]) -> list[Noted]:
     """A note if some were left out for a while."""
-    out = {member.number: member.was_left_out() for member in members if member.left_out}
+    out = {member.number: member.was_left_out() for member in members if member.left_out or member.out}
     if not out:
         return []
     worst = max(out, key=lambda worker: out[worker])

@@ -1,0 +1,46 @@
+"""How long a client may take before the server stops waiting for it: a multiple of what it usually takes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from statistics import median
+
+from asyncsgd.engines.flower.clients import Clients
+
+LEAST = 60.0
+"""Seconds that a client always gets: short jobs vary a lot, and a client may be restarted in the middle of one."""
+FIRST = 600.0
+"""Seconds that a client gets at least before it has answered once: it may have to load libraries and data."""
+ANSWERS = 21
+"""The median is that of a client's last so many answers, so that it follows a client that becomes slower."""
+
+
+class Patience:
+    """Remembers how long each client took, for training and for evaluation apart. Used by the crew's thread alone."""
+
+    def __init__(self, rules: Clients) -> None:
+        self._multiple, self._timeout = rules.patience, rules.timeout
+        self._took: dict[tuple[str, int], deque[float]] = defaultdict(lambda: deque(maxlen=ANSWERS))
+        self._medians: dict[str, dict[int, float]] = {"train": {}, "evaluate": {}}
+
+    def took(self, worker: int, kind: str, seconds: float) -> None:
+        """A client has answered, in time or late: a client that is slower than it was gets longer next time."""
+        answers = self._took[kind, worker]
+        answers.append(seconds)
+        self._medians[kind][worker] = median(answers)
+
+    def allowed(self, worker: int, kind: str) -> float:
+        """Seconds that a client may take now; infinity: until Flower itself gives the message up.
+
+        Before a client's first answer nothing is known of its speed, so it is held against the slowest of the others.
+        Before anyone's first answer nothing is known at all.
+        """
+        medians = self._medians[kind]
+        if self._multiple is None or not medians:
+            return math.inf
+        if worker in medians:
+            allowed = max(LEAST, self._multiple * medians[worker])
+        else:
+            allowed = max(FIRST, self._multiple * max(medians.values()))
+        return allowed if allowed < self._timeout else math.inf

@@ -1,0 +1,263 @@
+"""Every client gets its share however slow it is, and one that hangs does not hold the jobs of the others."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from docs.pages import DOCS
+from flower.desk import MODEL, Desk
+from flower.fake import FakeGrid, towards
+from flower.serving import ARRAYS, QUIET
+from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_desk
+
+import asyncsgd as asgd
+from asyncsgd.core.dispatch import Uniform
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Arrived, Joined, Left
+from asyncsgd.engines.base import Noted
+from asyncsgd.engines.flower.patience import Patience
+from asyncsgd.flower import Clients, serve
+from asyncsgd.flower.queues import bounded
+from asyncsgd.run.book import TICK
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def served(world: World, method: asgd.Method, paces: list[Pace], iterations: int = 600, **rules: Any) -> Any:
+    world.paces = paces
+    options: dict[str, Any] = {"iterations": iterations, "every": 10**6, "progress": False}
+    team = Clients(minimum=len(paces), **rules)
+    return serve(FakeGrid([towards(1.0)] * len(paces)), ARRAYS, method, clients=team, **options)
+
+
+def shares(run: Any, clients: int = 3) -> np.ndarray[Any, Any]:
+    return np.bincount(run.trace.worker, minlength=clients) / run.trace.iterations
+
+
+# ---------------------------------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize("concurrency", [3, 6, 12])
+def test_a_client_ten_times_slower_gives_its_third(world: World, concurrency: int) -> None:
+    """A third of 600 draws is 200 with a standard deviation of 12; up to ``concurrency`` of them are still waiting."""
+    run = served(world, asgd.federated_async_sgd(0.1, concurrency=concurrency), [steady(1), steady(1), steady(10)])
+    assert (abs(shares(run) - 1 / 3) < 0.08).all(), shares(run)
+    assert not any("no client has more than" in note for note in run.config["notes"])
+
+
+def test_in_shuffled_order_shares_are_equal_but_for_jobs_that_wait(world: World) -> None:
+    run = served(world, asgd.shuffled_async_sgd(0.1, concurrency=6), [steady(1), steady(1), steady(10)])
+    assert (abs(600 * shares(run) - 200) <= 6).all(), shares(run)
+
+
+def test_what_a_bound_costs_a_slow_client(world: World) -> None:
+    """The figure that the documentation of `Clients` gives."""
+    method = asgd.federated_async_sgd(0.1, concurrency=6)
+    run = served(world, method, [steady(1), steady(1), steady(10)], queue=3)
+    said = " ".join(str(Clients.__doc__).split())
+    assert f"gives {100 * shares(run)[2]:.0f} % of the updates with ``concurrency=6`` and ``queue=3``" in said
+    assert any(note.startswith("no client has more than 3 jobs at once") for note in run.config["notes"])
+
+
+COSTS = {
+    "Algorithm 2": asgd.federated_async_sgd(0.001, concurrency=6),
+    "Algorithm 2 with `Clients(queue=3)`": asgd.federated_async_sgd(0.001, concurrency=6).using(
+        dispatch=bounded(Uniform(6), 3)
+    ),
+    "delay-adaptive, all clients busy": asgd.delay_adaptive(0.001),
+    "rounds of all three": asgd.over_selection(0.001, goal=3, ask=3),
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_what_the_guide_says_that_equal_shares_cost(name: str) -> None:
+    speeds = asgd.durations.fixed([1.0, 1.0, 10.0])
+    run = asgd.simulate(asgd.tasks.quadratic(workers=3), COSTS[name], speeds, iterations=3000, every=3000)
+    row = f"| {name} | {100 * shares(run)[2]:.0f} % | {round(run.trace.time[-1], -2):,.0f} s |"
+    assert row in (DOCS / "guides" / "federated.md").read_text("utf-8")
+
+
+# ---------------------------------------------------------------------------------------------- clients that hang
+
+
+def test_who_hangs_is_left_out_after_ten_times_its_own_median(world: World) -> None:
+    """Client 2 takes 20 s and so gets 200 s, whatever the others take; the run goes on without it."""
+    paces = [steady(1), steady(1), hangs_after(5, seconds=20)]
+    run = served(world, asgd.federated_async_sgd(0.1, concurrency=4), paces, timeout=10_000)
+    counts = np.bincount(run.trace.worker, minlength=3)
+    assert counts[2] == 5
+    assert counts.sum() == 600
+    [last] = [when for when, letter in world.sent if letter.worker == 2][5:]
+    # By then it held every job, so others were sent none until it was given up, within a poll of 200 s.
+    idle = [when for when, letter in world.sent if letter.worker != 2 and when > last + 20]
+    assert last + 200 < idle[0] <= last + 200 + 2 * TICK
+    assert world.now < last + 1000
+
+
+def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World) -> None:
+    world.paces = [steady(1), hangs_after(3, seconds=20)]
+    with virtual_desk(world, towards(1.0), towards(2.0)) as here:
+        for _ in range(3):
+            here.expect(Arrived, job=here.give(1))
+        began, hanging, behind = world.now, here.give(1), here.give(1)
+        note = here.expect(Noted, event="silent")
+        assert began + 200 < world.now <= began + 201
+        assert note.details == {"worker": 1, "seconds": 200.0, "reason": f"no answer to job {hanging} in 200 s"}
+        assert note.message.startswith(f"client 1 is left out until it answers: no answer to job {hanging} in 200 s; ")
+        assert here.of(Left) == [Left(1)]
+        here.expect(Arrived, job=here.give(0))
+        assert behind not in [letter.number for _, letter in world.sent]
+        [bias] = [note for note in here.crew.finish() if note.event == "bias"]
+        assert bias.details == {"left_out": {"1": pytest.approx(world.now - began - 200, abs=1.0)}}
+
+
+def test_a_late_answer_brings_a_client_back_and_gives_it_more_time(world: World) -> None:
+    """Its update came too late to be used; what is learned is how long it takes."""
+    world.paces = [steady(1), in_turn(20, 500, 500, 500, 3000)]
+    with virtual_desk(world, towards(1.0), towards(2.0), rules=Clients(timeout=10_000)) as here:
+        here.expect(Arrived, job=here.give(1))
+        late = here.give(1)
+        here.until(lambda: joined(here, 1) == 2, "its return")
+        assert here.of(Left) == [Left(1)]
+        assert not here.of(Arrived, job=late)
+        for _ in range(2):
+            here.expect(Arrived, job=here.give(1))
+        began = world.now
+        here.expect(Arrived, job=here.give(1))  # 3000 s are within ten times the median of 20, 500, 500, 500
+        assert world.now == pytest.approx(began + 3000)
+        assert len(here.of(Noted, event="silent")) == 1
+
+
+def joined(here: Desk, worker: int) -> int:
+    return sum(worker in report.workers for report in here.of(Joined))
+
+
+def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: World) -> None:
+    world.paces = [steady(1), hangs_after(1, seconds=20)]
+    with virtual_desk(world, towards(1.0), towards(2.0), rules=Clients(timeout=1000, max_failures=2)) as here:
+        here.expect(Arrived, job=here.give(1))
+        began = world.now
+        here.give(1)
+        here.until(lambda: joined(here, 1) == 2, "Flower to give it up")
+        assert world.now == pytest.approx(began + 1000)
+        here.give(1)
+        out = here.expect(Noted, event="left_out")
+        assert (out.details["worker"], out.details["reason"]) == (1, "it did not answer")
+
+
+def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> None:
+    from asyncsgd.engines.flower.rollcall import Roll
+
+    world.paces = [steady(1), hangs_after(1, seconds=20)]
+    with virtual_desk(world, towards(1.0), towards(2.0)) as here:
+        here.expect(Arrived, job=here.give(1))
+        here.give(1)
+        here.expect(Noted, event="silent")
+        both = tuple(here.grid.get_nodes())
+        world.put(Roll(world.now, both[:1]))
+        here.until(lambda: not here.crew._members[1].online, "it to be gone")
+        world.put(Roll(world.now + 1, both))
+        here.until(lambda: joined(here, 1) == 2, "its return")
+        assert len(here.of(Left)) == 1
+
+
+# ---------------------------------------------------------------------------------------------- how long
+
+
+def allowed(rules: Clients, *took: tuple[int, float], worker: int = 0, kind: str = "train") -> float:
+    patience = Patience(rules)
+    for other, seconds in took:
+        patience.took(other, "train", seconds)
+    return patience.allowed(worker, kind)
+
+
+def test_how_long_a_client_may_take() -> None:
+    rules = Clients()
+    assert allowed(rules, (0, 20.0), (0, 30.0), (0, 900.0)) == 300.0  # ten times its own median
+    assert allowed(rules, (0, 20.0), (1, 900.0)) == 200.0  # whatever others take
+    assert allowed(rules, (0, 0.01)) == 60.0
+    assert allowed(Clients(patience=3.0), (0, 40.0)) == 120.0
+    assert allowed(rules, *[(0, 1.0)] * 50, *[(0, 20.0)] * 11) == 200.0  # it has become slower
+
+
+def test_before_its_first_answer_a_client_gets_longer() -> None:
+    assert allowed(Clients(), (1, 1.0)) == 600.0
+    assert allowed(Clients(), (1, 1.0), (2, 90.0)) == 900.0
+    assert allowed(Clients(), (0, 1.0), kind="evaluate") == math.inf  # nobody has evaluated yet
+
+
+def test_the_timeout_is_flowers_own() -> None:
+    """Where that is not longer, the job ends as it always did."""
+    assert allowed(Clients()) == math.inf
+    assert allowed(Clients(), (0, 360.0)) == math.inf
+    assert allowed(Clients(timeout=30.0), (0, 1.0)) == math.inf
+    assert allowed(Clients(patience=None), (0, 0.0)) == math.inf
+
+
+def test_patience_is_checked() -> None:
+    for value in (0.0, -1.0, 1.0, math.nan):
+        with pytest.raises(BadParameter, match=f"patience = {value}"):
+            Clients(patience=value)
+
+
+# ---------------------------------------------------------------------------------------------- evaluation
+
+
+def evaluations(here: Desk) -> list[Any]:
+    return [note for note in here.of(Noted, event="client_metrics") if note.details["kind"] == "evaluate"]
+
+
+def test_clients_that_start_slowly_have_not_failed(world: World) -> None:
+    """At the first evaluation clients load their libraries and data, some while others have answered."""
+    world.paces = [steady(4), in_turn(45, 4), in_turn(95, 4)]
+    with virtual_desk(world, towards(1.0), towards(3.0), towards(5.0), evaluate_config={}) as here:
+        here.crew.measured(0, MODEL)
+        for _ in range(10):
+            here.expect(Arrived, job=here.give(0))
+        [note] = here.until(lambda: evaluations(here), "the evaluation")
+        assert (note.details["clients"], note.details["failed"]) == (3, 0)
+        assert note.message.endswith("(3 clients, 30 examples)")
+
+
+def test_who_hangs_does_not_hold_up_the_next_evaluation(world: World) -> None:
+    world.paces = [hangs_after(1, seconds=20), steady(1)]
+    with virtual_desk(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        for iteration in (1, 2):
+            here.crew.measured(iteration, MODEL)
+            here.until(lambda count=iteration: len(evaluations(here)) == count, "the evaluation")
+        first, second = evaluations(here)
+        assert (first.details["clients"], first.details["failed"]) == (2, 0)
+        assert (second.details["clients"], second.details["failed"]) == (1, 1)
+        assert "1 failed: no answer in 200 s" in second.message
+        here.crew.measured(3, MODEL)
+        here.until(lambda: len(evaluations(here)) == 3, "the next one")
+        assert evaluations(here)[2].details["failed"] == 0  # it was not asked
+
+
+def test_an_evaluation_does_not_wait_behind_jobs(world: World) -> None:
+    """A slow client may have many of them in line."""
+    world.paces = [steady(1), steady(10)]
+    with virtual_desk(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        first, *others = [here.give(1) for _ in range(5)]
+        here.crew.measured(7, MODEL)
+        here.until(lambda: evaluations(here), "the evaluation")
+        assert [report.job for report in here.of(Arrived)] == [first]
+        here.expect(Arrived, job=others[-1])
+
+
+def test_the_first_model_is_evaluated_by_all(world: World) -> None:
+    """Not by those alone who are connected first."""
+    world.paces, world.looks = [steady(1)] * 3, [1, 3, 3]
+    options = {"iterations": 9, "every": 10**6, "evaluate_clients": True, **QUIET}
+    run = serve(FakeGrid([towards(1.0)] * 3), ARRAYS, asgd.async_sgd(0.1), clients=Clients(minimum=3), **options)
+    first = next(row for row in run.client_metrics if row["kind"] == "evaluate")
+    assert (first["at"], first["clients"]) == (0, 3)

@@ -1,0 +1,131 @@
+"""Flower clients in virtual time: no thread, no network, and the clock stands still until everybody waits."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from queue import Empty
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flower.desk import MODEL, Desk
+from flower.fake import Client, FakeGrid
+
+from asyncsgd.core.work import Gradient
+from asyncsgd.engines.flower import Clients, Flower, crew, member, rollcall
+from asyncsgd.engines.flower.layout import Layout
+from asyncsgd.engines.flower.post import Good, Letter, Post, Trouble
+from asyncsgd.engines.flower.rollcall import Roll
+
+Pace = Callable[[Letter], float]
+"""Seconds until a client answers this letter; infinity: never."""
+
+
+class World:
+    """The clock, and what is to come. ``paces`` says how long each client takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.paces: list[Pace] = []
+        self.looks: list[int | None] = [
+            None,
+            None,
+        ]  # clients that each look finds; the run opens when two find the same
+        self.sent: list[tuple[float, Letter]] = []
+        self._ready: deque[Any] = deque()
+        self._coming: list[tuple[float, int, Any]] = []
+        self._order = itertools.count()
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        for module in (crew, member, rollcall):
+            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(crew, "SimpleQueue", lambda: self)
+        monkeypatch.setattr(crew, "Post", lambda grid, inbox: VirtualPost(grid, self))
+        monkeypatch.setattr(crew, "RollCall", lambda grid, inbox: VirtualRollCall(grid, self))
+
+    # ------------------------------------------------------------------------------------------ the crew's inbox
+
+    def put(self, item: Any, after: float = 0.0) -> None:
+        if after:
+            heapq.heappush(self._coming, (self.now + after, next(self._order), item))
+        else:
+            self._ready.append(item)
+
+    def get(self, timeout: float) -> Any:
+        """The next item; time passes until it is there."""
+        if not self._ready and self._coming and self._coming[0][0] <= self.now + timeout:
+            self.now = max(self.now, self._coming[0][0])
+        elif not self._ready:
+            self.now += timeout
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        if self._ready:
+            return self._ready.popleft()
+        if self._coming and self._coming[0][0] <= self.now:
+            return heapq.heappop(self._coming)[2]
+        raise Empty
+
+
+class VirtualPost(Post):
+    """A client computes its reply at once, and the reply arrives when its time has come."""
+
+    def __init__(self, grid: Any, world: World) -> None:
+        super().__init__(grid, world)  # type: ignore[arg-type]
+        self._world = world
+
+    def send(self, letter: Letter) -> None:
+        world = self._world
+        letter.sent_at = world.now
+        world.sent.append((world.now, letter))
+        seconds = world.paces[letter.worker](letter)
+        if seconds >= letter.timeout:
+            world.put((letter, Trouble(3, "expired")), letter.timeout)
+            return
+        outcome = self._exchange(letter)
+        world.put((letter, replace(outcome, seconds=seconds) if isinstance(outcome, Good) else outcome), seconds)
+
+
+class VirtualRollCall:
+    """Looks a few times, once a second, and then no more."""
+
+    def __init__(self, grid: Any, world: World) -> None:
+        self.interval = 0.0
+        for second, found in enumerate(world.looks):
+            nodes = sorted(grid.get_nodes(), key=lambda node: node.registered_at)
+            world.put(Roll(second, tuple(nodes[:found])), after=second)
+
+    def close(self, patience: float) -> None:
+        pass
+
+
+def steady(seconds: float) -> Pace:
+    return lambda letter: seconds
+
+
+def in_turn(*seconds: float) -> Pace:
+    """One after the other; the last one for ever."""
+    left = iter(seconds)
+    return lambda letter: next(left, seconds[-1])
+
+
+def hangs_after(answers: int, seconds: float) -> Pace:
+    return in_turn(*[seconds] * answers, math.inf)
+
+
+@contextmanager
+def virtual_desk(world: World, *clients: Client, rules: Clients | None = None, **options: Any) -> Iterator[Desk]:
+    """A crew in virtual time; jobs are handed out by the test."""
+    grid = FakeGrid(clients)
+    layout = Layout.of(MODEL)
+    x, carried = layout.split(MODEL)
+    engine = Flower(len(clients), grid, layout, carried, rules or Clients(), **options)
+    with engine.start(None, Gradient(), x) as team:  # type: ignore[arg-type]
+        here = Desk(team, grid)
+        here.all_join(len(clients))
+        yield here
