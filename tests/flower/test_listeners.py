@@ -1,4 +1,4 @@
-"""Whoever listens to `asgd.flower.serve` is told to let go, however the run ends."""
+"""Every listener of `asgd.flower.serve` is told to let go, however the run ends."""
 
 from __future__ import annotations
 

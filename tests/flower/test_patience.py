@@ -90,7 +90,7 @@ def test_what_the_guide_says_that_equal_shares_cost(name: str) -> None:
 
 
 def test_who_hangs_is_left_out_after_ten_times_its_own_median(world: World) -> None:
-    """Client 2 takes 20 s and so gets 200 s, whatever the others take; the run goes on without it."""
+    """Client 2 takes 20 s and so gets 200 s, whatever the others take; the run continues without it."""
     paces = [steady(1), steady(1), hangs_after(5, seconds=20)]
     run = served(world, asgd.federated_async_sgd(0.1, concurrency=4), paces, timeout=10_000)
     counts = np.bincount(run.trace.worker, minlength=3)
@@ -152,6 +152,7 @@ def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: Worl
         here.give(1)
         out = here.expect(Noted, event="left_out")
         assert (out.details["worker"], out.details["reason"]) == (1, "it did not answer")
+        assert here.of(Left) == [Left(1), Left(1)]  # each time it was given up, and not once more
 
 
 def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> None:
@@ -192,7 +193,7 @@ def test_how_long_a_client_may_take() -> None:
 def test_before_its_first_answer_a_client_gets_longer() -> None:
     assert allowed(Clients(), (1, 1.0)) == 600.0
     assert allowed(Clients(), (1, 1.0), (2, 90.0)) == 900.0
-    assert allowed(Clients(), (0, 1.0), kind="evaluate") == math.inf  # nobody has evaluated yet
+    assert allowed(Clients(), (0, 1.0), kind="evaluate") == math.inf  # no client has evaluated yet
 
 
 def test_the_timeout_is_flowers_own() -> None:

@@ -278,7 +278,8 @@ class FlowerCrew(Crew):
             return
         reports.append(member.pause(self._rules.pause, why))
         member.failures = self._rules.max_failures - 1  # it gets one chance
-        reports.append(Left(member.number))
+        if member.present:
+            reports.append(Left(member.number))
         self._leave(member)
         self._note(self._evaluations.gone(member.number), reports)
         online = self._online()
@@ -295,7 +296,7 @@ class FlowerCrew(Crew):
         now = time.monotonic()
         for member in self._members.values():
             letter = member.current
-            if letter is None or member.silent_since is not None:
+            if letter is None or member.retired or member.silent_since is not None:
                 continue
             allowed = self._patience.allowed(member.number, letter.kind)
             if now - letter.sent_at <= allowed:

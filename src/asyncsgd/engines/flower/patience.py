@@ -13,7 +13,7 @@ LEAST = 60.0
 FIRST = 600.0
 """Seconds that a client gets at least before it has answered once: it may have to load libraries and data."""
 ANSWERS = 21
-"""The median is that of a client's last so many answers, so that it follows a client that becomes slower."""
+"""Answers of a client that its median is taken over: the last ones, so that it follows a client that becomes slower."""
 
 
 class Patience:
