@@ -27,6 +27,7 @@ class Desk:
     def __init__(self, crew: Any, grid: FakeGrid) -> None:
         self.crew, self.grid = crew, grid
         self.reports: list[Report] = []
+        self.step = 0.05  # seconds of a poll
         self.point = np.zeros(4, np.float32)
         self._jobs: dict[int, Job] = {}
 
@@ -43,7 +44,7 @@ class Desk:
         deadline = time.monotonic() + 30
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited in vain for {what}: {self.reports}"
-            self.reports += self.crew.poll(0.05)
+            self.reports += self.crew.poll(self.step)
         return found
 
     def of(self, kind: type, **fields: Any) -> list[Any]:

@@ -127,5 +127,6 @@ def virtual_desk(world: World, *clients: Client, rules: Clients | None = None, *
     engine = Flower(len(clients), grid, layout, carried, rules or Clients(), **options)
     with engine.start(None, Gradient(), x) as team:  # type: ignore[arg-type]
         here = Desk(team, grid)
+        here.step = 1.0
         here.all_join(len(clients))
         yield here
