@@ -62,7 +62,7 @@ def test_the_server_app_trains(code: str, tmp_path: Path) -> None:
         warnings.simplefilter("always")
         exec(compile(code, str(GUIDE), "exec"), names)
         found["main"](grid, None)
-    assert [warning.category for warning in caught] == [asgd.BiasWarning]
+    assert not caught  # Algorithm 2 gives every client its share
     state = torch.load(tmp_path / "model.pt")
     assert state["1.num_batches_tracked"] > 0
     assert not grid.wrong
