@@ -122,10 +122,10 @@ def judge(cells: Sequence[Cell]) -> tuple[Verdict, str]:
             f"Not faster than mini-batch for {where}, and not only where no worker waits, or by more than a constant.",
         )
     return Verdict.CORRECTED, (
-        f"Not faster for {where}. The two rates are equal up to a constant, and the constant is not 1: gradients of equal "
-        "workers all arrive one batch late, which lowers the largest stable step from 2/L per batch towards π/(2L), a "
-        f"factor π/4 = {np.pi / 4:.2f}. Where workers do not wait for each other, nothing makes up for that. Read the "
-        "claim as: never slower by more than a constant factor, and faster as soon as workers wait."
+        f"Not faster for {where}. The two rates are equal up to a constant, and the constant is not 1: gradients of "
+        "equal workers all arrive one batch late, which lowers the largest stable step from 2/L per batch towards "
+        f"π/(2L), a factor π/4 = {np.pi / 4:.2f}. Where workers do not wait for each other, nothing makes up for "
+        "that. Read the claim as: never slower by more than a constant factor, and faster as soon as workers wait."
     )
 
 
