@@ -76,6 +76,12 @@ def test_nobody_to_wait_for_is_refused(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_an_earlier_demo_is_not_deleted(shown, tmp_path):
+    folder, _ = shown
+    assert demo.free(folder) == folder.with_name(f"{folder.name}-2")
+    assert demo.free(tmp_path) == tmp_path
+
+
 def test_a_method_that_misses_the_target_says_so(shown):
     folder, _ = shown
     runs = {name: asgd.TrainingRun(**vars(_missed(folder, name))) for name in METHODS}

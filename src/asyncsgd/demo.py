@@ -51,6 +51,7 @@ class Row:
 
 def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
     """Train four times, print the table, write the page."""
+    directory = free(directory)
     runs = measure(workers, slowdown, directory)
     rows = summarise(runs, workers, slowdown)
     page = _page(runs, rows, workers, slowdown, directory)
@@ -97,9 +98,6 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
     columns = (TextColumn("{task.fields[name]:>15}"), BarColumn(bar_width=24), TextColumn("{task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         for name, method in candidates(workers).items():
-            folder = directory / name.replace(" ", "-").lower()
-            if (folder / "run.json").exists():
-                shutil.rmtree(folder)
             runs[name] = train(
                 task,
                 method,
@@ -107,11 +105,24 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
                 iterations=MOST,
                 until=f"accuracy >= {TARGET}",
                 every=10,
-                directory=folder,
+                directory=directory / _folder(name),
                 progress=False,
                 listeners=[_Bar(bars, name)],
             )
     return runs
+
+
+def free(directory: Path) -> Path:
+    """Return this directory, or with a number behind its name where an earlier demo is kept in it."""
+    number, found = 1, directory
+    while any((found / _folder(name)).exists() for name in candidates(1)):
+        number += 1
+        found = directory.with_name(f"{directory.name}-{number}")
+    return found
+
+
+def _folder(name: str) -> str:
+    return name.replace(" ", "-").lower()
 
 
 class _Bar(Listener):

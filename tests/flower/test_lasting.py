@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -19,7 +20,7 @@ from flower.serving import ARRAYS, QUIET, Ear, clients, error
 from flwr.app import ArrayRecord
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, UsageError
 from asyncsgd.engines.base import EngineError
 from asyncsgd.flower import Clients, KeptUpdates, serve
 
@@ -57,6 +58,21 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert events.count("started") == events.count("resumed") == 1
     assert run.arrays["n"].numpy() > 0
     assert (tmp_path / "carried.safetensors").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(("lost", "words"), [("run.json", "but no run.json"), ("checkpoints", "but no checkpoint")])
+def test_a_run_that_lost_a_part_is_refused_and_left_as_it_is(
+    tmp_path: Path, resume: bool, lost: str, words: str
+) -> None:
+    options: dict[str, Any] = {"iterations": 12, "directory": tmp_path, "keep_updates": True, **QUIET}
+    serve(clients(1.0, 2.0), ARRAYS, PRIVATE, **options)
+    path = tmp_path / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(AsyncSGDError, match=words if lost == "run.json" or resume else "holds a run already"):
+        serve(clients(1.0, 2.0), ARRAYS, PRIVATE, resume=resume, **options)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_carried_arrays_go_on_too(tmp_path: Path) -> None:
@@ -123,8 +139,7 @@ def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
     thread.start()
     assert begun.wait(60)
     trigger_exit_handlers(run_before_force_exit=True)
-    [saved] = (tmp_path / "checkpoints").iterdir()
-    assert int(saved.stem) >= 5
+    assert max(int(saved.stem) for saved in (tmp_path / "checkpoints").iterdir()) >= 5
     thread.join(60)
     assert "Flower's run has ended (it was stopped); start it again, with resume=True" in str(errors[0])
     trigger_exit_handlers(run_before_force_exit=True)  # there is nobody to wait for

@@ -76,7 +76,7 @@ def test_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     train(tmp_path, iterations=20)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(BadParameter, match="holds a run already; pass resume=True to go on with it"):
+    with pytest.raises(BadParameter, match="holds a run already; pass resume=True to resume it"):
         train(tmp_path, iterations=20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
@@ -248,7 +248,7 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: py
         patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="No space left"):
             train(tmp_path, iterations=100)
-    assert saved(tmp_path) == [40, 20]
+    assert saved(tmp_path) == [40, 20, 0]
     assert all(path.suffix == ".safetensors" for path in (tmp_path / "checkpoints").iterdir())
     run = train(tmp_path, iterations=100, resume=True)
     assert [row["iteration"] for row in events(tmp_path, "resumed")] == [40]

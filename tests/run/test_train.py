@@ -231,7 +231,7 @@ class Blind(Bowl):
 def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the test data are gone"):
         train(tmp_path, task=Blind(3))
-    assert saved(tmp_path) == [30, 20]
+    assert saved(tmp_path) == [30, 20, 0]
     assert events(tmp_path, "stopped")[0]["reason"] == "the test data are gone"
     sound(train(tmp_path, resume=True), 60)
 
@@ -250,7 +250,7 @@ def test_a_listener_that_fails_loses_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="no space left"):
         train(tmp_path, listeners=[Full()], checkpoint_every=1000)
-    assert saved(tmp_path) == [40]
+    assert saved(tmp_path) == [40, 0]
     sound(train(tmp_path, resume=True), 60)
 
 
@@ -274,7 +274,7 @@ def test_a_method_that_fails_half_way_is_not_saved(tmp_path: Path) -> None:
     """Its memory may be half changed; the checkpoint before is whole."""
     with pytest.raises(RuntimeError, match="half-way"):
         train(tmp_path, method=METHOD.using(transforms=(Breaks(35),)), checkpoint_every=20)
-    assert saved(tmp_path) == [20]
+    assert saved(tmp_path) == [20, 0]
 
 
 # ---------------------------------------------------------------------------------------------- interrupts

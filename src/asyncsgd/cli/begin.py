@@ -15,7 +15,9 @@ from asyncsgd.cli.bar import Bar
 def demo(
     workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
     slowdown: Annotated[float, typer.Option(help="How many times slower the last one is.")] = 10.0,
-    directory: Annotated[Path, typer.Option(help="Where the runs and the page go.")] = Path("runs/demo"),
+    directory: Annotated[
+        Path, typer.Option(help="Folder for the runs and the page; DIR-2 if DIR holds a demo.")
+    ] = Path("runs/demo"),
     json: Json = False,
 ) -> None:
     """See a straggler among four workers, waited for and not.

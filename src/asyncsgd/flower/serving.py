@@ -98,7 +98,7 @@ def serve(
         evaluate_clients: Whether clients evaluate too, beside their training; a dict is sent along.
         directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
             its own. None: nothing is written.
-        resume: Go on from the last checkpoint of ``directory``; begins anew if there is none.
+        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run.
         seed: Of every random choice of the server, but for noise: its seed is secret, and another one at every start.
         every: Evaluate every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
@@ -141,6 +141,8 @@ def serve(
     prepared = prepare(method, rules, layout, delta, iterations, heterogeneous, keyed=not is_simulated(grid))
     files = None if directory is None else RunDirectory(directory)
     try:
+        if files is not None:
+            files.check(resume=resume)
         chosen = choose_seed(seed, files, resume)
         folder = None if files is None else files.path.resolve()
         if files is not None and (keep_updates or prepared.accountant is not None):

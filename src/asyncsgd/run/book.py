@@ -175,7 +175,8 @@ class Book:
         if self.files is None:
             return
         began = time.monotonic()
-        if self.diverged is None and is_finite(self._server.x):
+        first = self._server.iteration == 0  # the initial model is good, whatever its loss is
+        if (self.diverged is None or first) and is_finite(self._server.x):
             state = self._server.state()
             points = state["update"]["points"]
             # Jobs in flight are lost at a resume, so nobody will read their points.

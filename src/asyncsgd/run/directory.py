@@ -2,14 +2,15 @@
 
 ::
 
-    run.json            what was asked for, and with which versions of everything
+    run.json            what was asked for, and with which versions of everything; written first
     job.pkl             the task and the method, for `replay` (written by and for this user: never load a stranger's)
     trace.log           the running trace; trace.parquet once the run has ended
     metrics.jsonl       one line per evaluation
     journal.jsonl       who joined, left, failed or was retired, when the run was started, resumed, ended; its diagnosis
     fingerprints.bin    four bytes per arrival: a check sum over its update (some coordinates of a long one)
     noise.jsonl         seeds of noise, where it is secret; a resume takes nothing of it back
-    checkpoints/        the last few, the newest is the last iteration that nothing can take away
+    checkpoints/        the last few, the newest is the last iteration that nothing can take away; the first one is
+                        written before any job is handed out
     report.html, ...    what others make of it
 """
 
@@ -32,6 +33,8 @@ from asyncsgd.run.reading import (
     BadRunDirectory,
     NoRun,
     as_path,
+    check_complete,
+    check_resumable,
     read_config,
     read_lines,
     read_metrics,
@@ -95,13 +98,20 @@ class RunDirectory:
         """Whether there is a run in it."""
         return (self.path / "run.json").exists()
 
+    def check(self, *, resume: bool) -> None:
+        """Refuse to start where something of a run would be lost, and to resume where something is missing."""
+        check_complete(self.path)
+        if self.begun and not resume:
+            fix = "pass resume=True to resume it (--resume on the command line), or choose another directory"
+            raise BadParameter("directory", str(self.path), "holds a run already", fix)
+        if self.begun:
+            check_resumable(self.path)
+
     def begin(self, config: dict[str, Any], package: bytes, recorder: Recorder) -> None:
-        """A new run: whatever an earlier start left that never came to a checkpoint goes."""
+        """Start a new run. `check` has made sure that whatever is removed here is of a start that measured nothing."""
         with self._writing("begin again with resume=True or --resume, or choose another directory"):
-            for name in (*APPENDED, "trace.log", "trace.parquet"):
+            for name in (*APPENDED, "trace.log"):
                 (self.path / name).unlink(missing_ok=True)
-            for file in checkpoints.listed(self.path / "checkpoints"):
-                file.unlink()
             self._describe(config, package)
             self._log = TraceLog(self.path / "trace.log")
             self._log.flush(recorder)
@@ -155,8 +165,8 @@ class RunDirectory:
         for folder in (self.path, self.path / "checkpoints"):
             for file in folder.glob(".*.tmp"):  # a kill left it half written: nobody else writes here
                 file.unlink()
-        write_bytes(self.path / "job.pkl", package)
         write_text(self.path / "run.json", json.dumps({"format": FORMAT, **config}, indent=2) + "\n")
+        write_bytes(self.path / "job.pkl", package)
         for name in APPENDED:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._files[name] = os.open(self.path / name, flags, 0o666)

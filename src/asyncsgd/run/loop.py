@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from asyncsgd.compiled.vectors import ready
-from asyncsgd.core.errors import BadParameter, EndedJob, UnknownJob, WorkerError
+from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
@@ -67,9 +67,6 @@ class Loop:
         config |= {"every": request.every, "until": None if request.target is None else str(request.target)}
         checkpoint = None
         if self._files is not None and self._files.begun:
-            if not request.resume:
-                fix = "pass resume=True to go on with it (--resume on the command line), or choose another directory"
-                raise BadParameter("directory", str(self._files.path), "holds a run already", fix)
             configuration.check_same(config, configuration.read(self._files.path))
             checkpoint, complaints = self._files.newest()
             for complaint in complaints:
@@ -101,13 +98,14 @@ class Loop:
         told["resumed_at"] = None if checkpoint is None else self._server.iteration
         for listener in self._listeners:
             listener.started(told)
-        if checkpoint is None:
-            book.measure(at=0.0)
-            if self._files is not None:  # now, as a task that cannot be evaluated is no run to be kept
-                self._files.begin(config, package, recorder)
-            book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
         terms = {"threads": request.engine.threads, "transport": request.engine.transport}
         book.journal("resumed" if checkpoint else "started", **terms, jobs=book.jobs)
+        if checkpoint is None:
+            book.measure(at=0.0)
+            if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
+                self._files.begin(config, package, recorder)
+            book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+            book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
         for worker in self._server.workers:  # they are gone with the process that had started them
             book.journal("left", worker=worker)
             self._handle(crew, Left(worker))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ NEEDED = {
     "noise.jsonl": ("iteration", "seed"),
 }
 """What every line has."""
+PARTS = (
+    *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
+    *("noise.jsonl", "releases.jsonl", "updates"),  # the last two are written by `asyncsgd.flower`
+)
+"""What a run writes beside run.json, which it writes first."""
+BEGUN = ("started", "diverged")
+"""All that a journal can say before the first checkpoint."""
 
 
 class BadRunDirectory(AsyncSGDError):
@@ -34,8 +42,53 @@ def as_path(directory: Any) -> Path:
         raise BadParameter("directory", directory, "is no path", 'pass one such as "runs/first"') from error
 
 
+def held(path: Path) -> list[str]:
+    """Return the parts of a run that a directory holds, without those that are empty."""
+    return [name for name in PARTS if _holds(path / name)]
+
+
+def _holds(path: Path) -> bool:
+    if path.is_dir():  # of kept updates those with a number: the first file is there before the run is
+        return any(path.glob("[0-9]*"))
+    return path.exists() and path.stat().st_size > 0
+
+
+def check_complete(path: Path) -> None:
+    """Refuse a directory that holds parts of a run, but not run.json."""
+    parts = held(path)
+    if parts and not (path / "run.json").exists():
+        fix = "restore run.json from a backup, or start a run in another directory"
+        raise BadRunDirectory(f"{path} holds {', '.join(parts)} of a run, but no run.json; {fix}")
+
+
+def check_resumable(path: Path) -> None:
+    """Refuse a run that has lost its checkpoints.
+
+    Every run writes one before it hands out a job. So what has none is a start that was killed at once, with nothing
+    but the first evaluation in its files, or has lost them.
+    """
+    parts = [name for name in held(path) if name not in ("job.pkl", "noise.jsonl") and _measured(path, name)]
+    if parts and not any((path / "checkpoints").glob("*.safetensors")):
+        fix = "restore checkpoints/ from a backup, or start a run in another directory"
+        raise BadRunDirectory(f"{path} holds {', '.join(parts)} of a run, but no checkpoint to resume it from; {fix}")
+
+
+def _measured(path: Path, name: str) -> bool:
+    """Whether a part holds more than a start that handed out no job."""
+    match name:
+        case "metrics.jsonl":
+            return any(row["iteration"] for row in read_lines(path, name))
+        case "journal.jsonl":
+            return any(row["event"] not in BEGUN for row in read_lines(path, name))
+        case "trace.log":
+            with suppress(TraceError):
+                return len(Trace.read(path / name)) > 0
+    return True
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """run.json."""
+    check_complete(path)
     if not (path / "run.json").exists():
         raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
     try:

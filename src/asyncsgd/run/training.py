@@ -46,7 +46,7 @@ def train(
         engine: Where jobs run: ``asgd.engines.processes(workers=4)``.
         iterations: How many updates are to arrive.
         directory: Where trace, metrics and checkpoints go; None: nothing is written.
-        resume: Go on from the last checkpoint of ``directory``; begins anew if there is none.
+        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run.
         seed: Of every random choice: dispatch, mini-batches, noise.
         every: Evaluate the task every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.
@@ -88,6 +88,7 @@ def train(
     with ExitStack() as closing:
         if files is not None:
             closing.callback(files.close)
+            files.check(resume=resume)
             if resume:
                 configuration.check_more(files.path, iterations)
         return launch(request, listeners, files, progress=progress)
