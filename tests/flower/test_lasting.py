@@ -75,6 +75,20 @@ def test_a_run_that_lost_a_part_is_refused_and_left_as_it_is(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("method", [asgd.mifa(0.3), asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)])
+def test_a_finished_run_is_returned_as_it_is(tmp_path: Path, method: Any) -> None:
+    options: dict[str, Any] = {"iterations": 20, "directory": tmp_path, "evaluate": error, "resume": True, **QUIET}
+    first = serve(clients(1.0, 2.0), ARRAYS, method, evaluate_clients=True, **options)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ear = Ear()
+    again = serve(clients(), ARRAYS, method, evaluate_clients=True, listeners=[ear], **options)
+    assert ear.notes == ["already at 20 iterations; pass iterations=N to continue"]
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    for name in first.arrays:
+        assert again.arrays[name].numpy().tobytes() == first.arrays[name].numpy().tobytes()
+    assert (again.privacy, again.client_metrics) == (first.privacy, first.client_metrics)
+
+
 def test_carried_arrays_go_on_too(tmp_path: Path) -> None:
     options: dict[str, Any] = {"directory": tmp_path, "resume": True, **QUIET}
     first = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.3), iterations=20, **options)

@@ -83,6 +83,28 @@ def test_train_replay_and_resume(here: Path) -> None:
 
 
 @pytest.mark.slow
+def test_resuming_a_finished_run_says_how_to_continue(here: Path) -> None:
+    start = ("train", "mine_alone:Mine", "--stepsize", "0.1", "--workers", "2", "--every", "5", "--directory", "run")
+    assert call(*start, "--iterations", "400", "--until", "loss <= 1")[0] == 0
+    [newest, *_] = checkpoint.listed(here / "run" / "checkpoints")
+    reached = checkpoint.read(newest).iteration
+    assert reached < 400
+    before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
+    for options in ((), ("--iterations", "400")):
+        code, said, notes = call("train", "--resume", "--directory", "run", *options)
+        words = (
+            f"already reached loss <= 1.0 at iteration {reached}; pass --until TARGET with another target to continue"
+        )
+        assert (code, notes.splitlines()) == (0, [words])
+        assert f"delay_adaptive reached its target: {reached} iterations" in said
+    assert {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()} == before
+    code, said, _ = call("train", "--resume", "--directory", "run", "--iterations", "405", "--json")  # more than before
+    assert (code, json.loads(said)["iterations"]) == (0, 405)
+    code, said, notes = call("train", "--resume", "--directory", "run")
+    assert (code, notes) == (0, "already at 405 iterations; pass --iterations N to continue\n")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals, code: int) -> None:
     options = ("--stepsize", "0.01", "--iterations", "1000000000", "--every", "10", "--workers", "2")

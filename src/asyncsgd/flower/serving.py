@@ -213,10 +213,12 @@ def _run(request: Request, listeners: Sequence[Listener], files: RunDirectory | 
 
 
 def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:
-    assert task.crew is not None
     if run.directory is None:
+        assert task.crew is not None
         rows = task.crew.history
     else:
+        if task.crew is None:  # the run was finished, so no engine was started
+            task.restore(run.directory)
         rows = [row for row in read_lines(run.directory, "journal.jsonl") if row["event"] == "client_metrics"]
     return FederatedRun(
         **{name.name: getattr(run, name.name) for name in fields(run)},

@@ -14,7 +14,7 @@ from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.engines.flower.layout import Arrays, Layout
-from asyncsgd.engines.flower.memory import INITIAL, UPDATES
+from asyncsgd.engines.flower.memory import INITIAL, UPDATES, read_carried
 from asyncsgd.flower.privacy import Accountant
 from asyncsgd.run.directory import read_config
 
@@ -99,6 +99,10 @@ class FlowerTask:
     def record(self, x: Vector) -> Any:
         """The arrays of a vector, with whatever is carried beside it."""
         return self._layout.join(x, self._carried if self.crew is None else self.crew.carried)
+
+    def restore(self, folder: Path) -> None:
+        """Take the carried arrays that a run has left in its directory."""
+        self._carried = read_carried(folder, self._layout) or self._carried
 
     def __reduce__(self) -> Any:
         """Pickled as what can be replayed of it: clients' updates if they are kept, else nothing."""

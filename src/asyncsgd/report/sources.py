@@ -13,7 +13,7 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter, TraceError, UsageError
 from asyncsgd.report.subject import Floats, State, Subject, distinct, metric_columns
 from asyncsgd.run import TrainingRun, ending
-from asyncsgd.run.diagnosis import Diagnosis, diagnose
+from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import BadRunDirectory, NoRun, in_use, read_config, read_lines, read_trace
 from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.target import Target
@@ -188,14 +188,4 @@ def _faults(journal: list[dict[str, Any]]) -> Faults:
 def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
     """What the run said about itself when it ended."""
     row = next((row for row in reversed(journal) if row["event"] == "diagnosed"), None)
-    if row is None:
-        return None
-    listed = {name: row.get(name) for name in ("facts", "problems", "conditions")}
-    sentences = {name: tuple(map(str, lines)) if isinstance(lines, list) else () for name, lines in listed.items()}
-    numbers = {name: row.get(name) for name in ("smoothness", "safe_step")}
-    return Diagnosis(
-        facts=sentences["facts"],
-        problems=sentences["problems"],
-        conditions=sentences["conditions"],
-        **{name: float(value) for name, value in numbers.items() if isinstance(value, int | float)},
-    )
+    return None if row is None else stored(row)

@@ -18,10 +18,12 @@ from asyncsgd.engines import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.listeners import Terminal
 from asyncsgd.run.named import fresh_directory, look_here, named_engine, named_method, named_task, numbers, settings
+from asyncsgd.run.reading import read_lines
 from asyncsgd.run.replay import Replay, ReplayDiffers
 from asyncsgd.run.replay import replay as replay_run
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.summary import as_row, as_text
+from asyncsgd.run.target import Target
 from asyncsgd.run.training import train as train_task
 from asyncsgd.tasks.base import Task
 
@@ -120,6 +122,9 @@ def _go_on(wishes: Wishes) -> TrainingRun:
     config = configuration.read(wishes.directory)
     look_here()
     task, method = configuration.unpackage(wishes.directory)
+    until = config.get("until") if wishes.until is None else wishes.until
+    if wishes.until is None and wishes.iterations is not None and wishes.iterations > config["iterations"]:
+        until = None if _reached(wishes.directory, until) else until  # more was asked for, so that is not the end
     return _train(
         wishes,
         task,
@@ -129,8 +134,13 @@ def _go_on(wishes: Wishes) -> TrainingRun:
         directory=wishes.directory,
         seed=config["seed"],
         every=config.get("every") if wishes.every is None else wishes.every,
-        until=config.get("until") if wishes.until is None else wishes.until,
+        until=until,
     )
+
+
+def _reached(directory: Path, until: str | None) -> bool:
+    target = None if until is None else Target.parse(until)
+    return target is not None and any(target.met(row) for row in read_lines(directory, "metrics.jsonl"))
 
 
 def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
@@ -138,6 +148,14 @@ def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
     if wishes.engine_name in (None, remembered.get("engine")):
         return remembered
     return {"engine": wishes.engine_name, "workers": remembered.get("workers", WORKERS)}
+
+
+class _Terminal(Terminal):
+    """The terminal of the command line, in its words."""
+
+    def noted(self, message: str) -> None:
+        """Print it."""
+        super().noted(message.replace("pass iterations=N", "pass --iterations N").replace("until=", "--until "))
 
 
 def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
@@ -149,7 +167,7 @@ def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options
             resume=wishes.resume,
             checkpoint_seconds=wishes.checkpoint_seconds,
             max_failures=wishes.max_failures,
-            listeners=[Terminal(summary=False)],  # `show` does that
+            listeners=[_Terminal(summary=False)],  # `show` does that
             progress=False,
             **options,
         )

@@ -39,6 +39,19 @@ class Diagnosis:
     """What the safe step rests on beyond L and the delays."""
 
 
+def stored(row: Mapping[str, Any]) -> Diagnosis:
+    """Return what a run said about itself when it ended: the line "diagnosed" of its journal."""
+    listed = {name: row.get(name) for name in ("facts", "problems", "conditions")}
+    sentences = {name: tuple(map(str, lines)) if isinstance(lines, list) else () for name, lines in listed.items()}
+    numbers = {name: row.get(name) for name in ("smoothness", "safe_step")}
+    return Diagnosis(
+        facts=sentences["facts"],
+        problems=sentences["problems"],
+        conditions=sentences["conditions"],
+        **{name: float(value) for name, value in numbers.items() if isinstance(value, int | float)},
+    )
+
+
 def diagnose(
     trace: Trace,
     metrics: Mapping[str, NDArray[Any]],

@@ -16,6 +16,7 @@ from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.faults import where
 from asyncsgd.run.fingerprint import fingerprint
+from asyncsgd.run.finished import finished
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.ledger import remember_noise
 from asyncsgd.run.listeners import Listener
@@ -39,6 +40,11 @@ class Loop:
         """Start the workers, loop, and sum up."""
         request = self._request
         checkpoint = self._look()
+        if checkpoint is not None and self._files is not None:
+            done = finished(self._files.path, request, checkpoint)
+            if done is not None:  # nothing is started or written, and no logger opens its run again
+                self._book.note(done[1])
+                return done[0]
         if request.engine.opening is not None:
             for listener in self._listeners:
                 listener.starting(request.engine.opening)

@@ -46,7 +46,8 @@ def train(
         engine: Where jobs run: ``asgd.engines.processes(workers=4)``.
         iterations: How many updates are to arrive.
         directory: Where trace, metrics and checkpoints go; None: nothing is written.
-        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run.
+        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run. A run that
+            has these iterations, or has met this target, is returned as it is, and its directory stays as it is.
         seed: Of every random choice: dispatch, mini-batches, noise.
         every: Evaluate the task every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.

@@ -34,8 +34,8 @@ class Memory:
         self._last: OrderedDict[int, Arrays] = OrderedDict()  # of each client
         self._changed = False
         self._next = 0.0
-        if engine.resume and self._folder is not None and (self._folder / CARRIED).exists():
-            self.carried = _read(self._folder / CARRIED, engine.layout) or self.carried
+        if engine.resume and self._folder is not None:
+            self.carried = read_carried(self._folder, engine.layout) or self.carried
         if engine.keep_updates and self._folder is not None:
             (self._folder / UPDATES).mkdir(exist_ok=True)
             with replacing(self._folder / UPDATES / INITIAL) as file:
@@ -92,11 +92,13 @@ def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:
     return np.asarray((ordered[lower] / 2 + ordered[upper] / 2).astype(part.dtype))  # halves do not overflow
 
 
-def _read(path: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
-    """None if it is of another model."""
+def read_carried(folder: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
+    """Return the carried arrays of a run; None if there are none, or if they are of another model."""
     from safetensors.numpy import load_file
 
-    found: dict[str, NDArray[Any]] = load_file(path)
+    if not (folder / CARRIED).exists():
+        return None
+    found: dict[str, NDArray[Any]] = load_file(folder / CARRIED)
     parts = {part.name: part for part in layout.carried}
     fits = found.keys() == parts.keys() and all(
         values.shape == parts[name].shape and values.dtype == parts[name].dtype for name, values in found.items()

@@ -1,0 +1,65 @@
+"""A run that has been where it is to go: read from its directory, which stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.server import Server
+from asyncsgd.run import configuration
+from asyncsgd.run.checkpoint import Checkpoint
+from asyncsgd.run.diagnosis import stored
+from asyncsgd.run.faults import Troubles
+from asyncsgd.run.metrics import Metrics
+from asyncsgd.run.reading import read_trace
+from asyncsgd.run.request import Request
+from asyncsgd.run.results import TrainingRun
+
+
+def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
+    """Return the run as it ended and what to pass for more, or None if there is something left to do.
+
+    A run is finished if all that is asked for has arrived, or if its target was met. One that was killed before its
+    diagnosis was written, or that diverged, is not.
+    """
+    journal = configuration.journal(path)
+    since = since_start(journal)
+    ended = next((row for row in since if row["event"] == "ended"), None)
+    whole = bool(journal) and journal[-1]["event"] == "diagnosed" and ended is not None
+    if not whole or ended is None or ended["iteration"] != checkpoint.iteration:
+        return None
+    metrics = Metrics(request.task, request.every)
+    metrics.load(path)
+    target = request.target
+    met = None if target is None else next((row["iteration"] for row in metrics.rows if target.met(row)), None)
+    if met is not None:
+        words = f"already reached {target} at iteration {met}; pass until=TARGET with another target to continue"
+    elif checkpoint.iteration >= request.iterations:
+        words = f"already at {checkpoint.iteration} iterations; pass iterations=N to continue"
+    else:
+        return None
+    troubles = Troubles()
+    troubles.load(journal)
+    for row in since:
+        if row["event"] == "retired":
+            troubles.retired(row["worker"])
+    config = configuration.read(path)
+    run = TrainingRun(
+        x=Server.restore(checkpoint.state, request.method).output.copy(),
+        trace=read_trace(path),
+        metrics=metrics.columns(),
+        method=request.method,
+        directory=path,
+        seconds=float(ended["seconds"]),
+        reached=target is None or met is not None,
+        faults=troubles.faults,
+        diagnosis=stored(journal[-1]),
+        config={name: value for name, value in config.items() if name != "format"},
+    )
+    return run, words
+
+
+def since_start(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the journal since the run was started or last resumed."""
+    starts = [place for place, row in enumerate(journal) if row["event"] in ("started", "resumed")]
+    return journal[starts[-1] :] if starts else []
