@@ -19,13 +19,15 @@
     │       ├── WrongLength
     │       ├── WrongDtype
     │       └── NotFinite                 NaN or infinity
+    ├── TornServer                        a part of the method raised half-way: what the server remembers is not whole
     └── TraceError                        a record that contradicts itself
         ├── IdentityViolation             the delays do not add up to the concurrency
         └── BadTraceFile                  a file that is not a trace, or a damaged one
 
     BiasWarning (UserWarning)             the method favours fast workers, and the data are heterogeneous
 
-A raise leaves the object that raised as it was. Every message names the thing, its value and the fix.
+A raise leaves the object that raised as it was, but for a part of the method that raises half-way: the server then
+refuses everything with `TornServer`. Every message names the thing, its value and the fix.
 """
 
 from __future__ import annotations
@@ -113,6 +115,10 @@ class WrongDtype(BadUpdate):
 
 class NotFinite(BadUpdate):
     """The update holds NaN or infinity."""
+
+
+class TornServer(AsyncSGDError):
+    """A part of the method has raised half-way, so that the server's state is neither the old one nor the new one."""
 
 
 class TraceError(AsyncSGDError):

@@ -41,7 +41,8 @@ class Server:
     """Algorithms 1 and 2, and every method built on them.
 
     ``handle`` takes one event and returns commands; `ended` then lists the jobs that ended by that event. An
-    event that cannot be is refused with an error, and the server is as it was before.
+    event that cannot be is refused with an error, and the server is as it was before. If a part of the method raises
+    half-way, the server is `torn`: it takes no more events and cannot be saved.
 
     >>> import numpy as np
     >>> from asyncsgd.methods import async_sgd
@@ -71,6 +72,8 @@ class Server:
         """τ_C: the largest |C_t| so far."""
         self.ended: tuple[Ended, ...] = ()
         """The jobs that the last event ended."""
+        self.torn = False
+        """Whether a part of the method has raised half-way; only while an event is handled is it True for a moment."""
         self._job_seeds = derive(self.seed, JOB)
         self._update = Update(method, np.array(x), derive(self.seed), allocate, subtract)
         self._dispatch = method.dispatch.init(self.seed)
@@ -132,6 +135,7 @@ class Server:
 
     def handle(self, event: Event) -> list[Command]:
         """Take in one event; do what the returned commands say, in their order."""
+        self._check_whole()
         match event:
             case Arrived():
                 return self._arrived(event)
@@ -168,6 +172,7 @@ class Server:
             slot,
         )
         weight = update.weigh(arrival)
+        self.torn = True  # from here to the end of `_finish` a raise leaves a state that is half changed
         commands: list[Command] = []
         ended: list[Ended] = []
         if self.method.dispatch.early:  # the extension: line 6 before line 5, at x^(t)
@@ -196,6 +201,7 @@ class Server:
         if not known or event.outcome not in (Outcome.LOST, Outcome.REJECTED):
             raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
         job, _ = self._find(event.job)
+        self.torn = True
         ended = [self._end(job, Outcome(event.outcome))]
         self.method.dispatch.ended(self._dispatch, job.worker, False)
         return self._finish([], ended)
@@ -208,6 +214,7 @@ class Server:
             if not 0 <= worker < 1 << 63:
                 raise errors.BadEvent(f"worker id {worker} is out of range; number the workers from 0")
             seen.add(worker)
+        self.torn = True
         for worker in event.workers:
             self._queues[worker] = deque()
             self.method.dispatch.joined(self._dispatch, worker)
@@ -219,6 +226,7 @@ class Server:
                 f"worker {event.worker!r} left but is not here; report only workers that joined, "
                 f"present are {_some(self.workers)}"
             )
+        self.torn = True
         ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
         del self._queues[event.worker]
         self.method.dispatch.left(self._dispatch, event.worker)
@@ -227,6 +235,7 @@ class Server:
     def _finish(self, commands: list[Command], ended: list[Ended]) -> list[Command]:
         self._assign_next(commands, ended, point_iteration=self.iteration)
         self.ended = tuple(ended)
+        self.torn = False
         return commands
 
     def _assign_next(self, commands: list[Command], ended: list[Ended], point_iteration: int) -> None:
@@ -302,10 +311,18 @@ class Server:
                 f"first out: report job {first} first, as arrived or lost"
             )
 
+    def _check_whole(self) -> None:
+        if self.torn:
+            raise errors.TornServer(
+                f"a part of {self.method.name} raised half-way at iteration {self.iteration}, so this server is half "
+                "changed; restore it with Server.restore from a state that was saved before"
+            )
+
     # ------------------------------------------------------------------------------------------ saving
 
     def state(self) -> dict[str, Any]:
         """All there is to know, as arrays and numbers (copies): see `asyncsgd.core.snapshot` to write it to a file."""
+        self._check_whole()
         return {
             "method": list(self.method.parts),
             "seed": self.seed,

@@ -187,6 +187,11 @@ class Book:
         now = time.monotonic()
         self._next_checkpoint = now + max(self._request.checkpoint_seconds, 20 * (now - began))
 
+    def flush(self) -> None:
+        """Write down what there is, without a checkpoint."""
+        if self.files is not None:
+            self.files.flush(self._recorder)
+
     def tick(self) -> None:
         """Progress, and whatever is due by the clock; most calls find that nothing is."""
         self.catch_up(wait=False)

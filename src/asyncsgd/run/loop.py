@@ -32,7 +32,6 @@ class Loop:
         self._request = request
         self._listeners, self._files = listeners, files
         self._book = Book(request, listeners, files)
-        self._torn = False  # whether the server's state cannot be relied on
 
     # ------------------------------------------------------------------------------------------ from start to end
 
@@ -153,7 +152,13 @@ class Loop:
             lines = str(error).splitlines()
             reason = (lines or [type(error).__name__])[0]
             self._book.journal("stopped", reason=reason)
-            if not self._torn:
+            if self._server.torn:
+                kept = "nothing was kept, as there is no directory"
+                if self._files is not None:
+                    kept = "the last checkpoint is whole: fix the part and resume with resume=True"
+                    self._book.flush()
+                error.add_note(f"A part of the method raised half-way, so the run stopped without saving; {kept}.")
+            else:
                 self._book.save()
         except Exception as second:  # the first error is the one to tell about
             error.add_note(f"(and no checkpoint could be written then: {second!r})")
@@ -213,17 +218,14 @@ class Loop:
         server = self._server
         try:
             commands = server.handle(report)
-        except EndedJob:
-            return  # an answer to a job that was given up: dropped, as the server says
-        except UnknownJob:
-            raise  # the engine is wrong: there is no job to give up
         except WorkerError as error:
+            if server.torn or isinstance(error, UnknownJob):
+                raise  # by a part of the method, half-way; or the engine is wrong, and there is no job to give up
+            if isinstance(error, EndedJob):
+                return  # an answer to a job that was given up: dropped, as the server says
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
             self._rejected(crew, owner, report.job, str(error))
             return
-        except Exception:
-            self._torn = True  # a part of the method raised, perhaps with its memory half changed
-            raise
         self._book.record(commands)
         if self._files is not None:
             self._files.append("fingerprints.bin", fingerprint(report.update))

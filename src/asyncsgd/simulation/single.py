@@ -272,6 +272,8 @@ def _through_server(
     try:
         play(server, compute, durations, iterations, recorder, after)
     except NotFinite:
+        if server.torn:  # a part of the method raised it
+            raise
         table.diverged = server.iteration
     trace = recorder.trace(final_concurrency=server.concurrency)
     trace.check(early=method.dispatch.early)
