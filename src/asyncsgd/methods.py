@@ -177,9 +177,10 @@ def over_selection(stepsize: float, *, goal: int, ask: int | None = None) -> Met
 def clipped(method: Method, clip: float | None, noise: float = 0.0) -> Method:
     """The same method with every update clipped to norm G, and Gaussian noise N(0, (z·G)²) on each sum applied.
 
-    ``noise`` is the multiplier z of the Gaussian mechanism (Abadi et al. 2016); keep the run's seed secret.
-    Noise follows from the seed and the version, so a resume draws it again for the versions that it makes again. Where
-    ε is reported, in `asyncsgd.flower.serve`, every start has a new secret seed instead.
+    ``noise`` is the multiplier z of the Gaussian mechanism (Abadi et al. 2016). It is never drawn twice:
+    `asyncsgd.train` and `asyncsgd.flower.serve` take a new secret seed for it at every start and resume, whatever
+    ``seed`` says, and keep the seeds in the run directory, which they make private, so that a replay gives the same
+    bits. A simulation draws it from its ``seed``. `asyncsgd.flower.serve` also reports the ε spent.
 
     >>> clipped(async_sgd(0.1), clip=1.0).name
     'clipped_async_sgd'

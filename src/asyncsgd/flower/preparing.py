@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.check import integer
@@ -93,15 +92,6 @@ def sendable(name: str, given: Any) -> dict[str, Any]:
             fix = "pass numbers, strings, bytes, booleans, or lists of one of them"
             raise BadParameter(f"{name}[{key!r}]", value, "cannot be sent by Flower", fix) from error
     return dict(given)
-
-
-def make_private(folder: Path) -> None:
-    """Seeds of noise and updates of clients are nobody else's business."""
-    try:
-        folder.chmod(0o700)
-    except OSError as error:
-        fix = "choose one of your own, on a file system that knows owners"
-        raise BadParameter("directory", str(folder), f"cannot be made private ({error.strerror})", fix) from error
 
 
 def check_flower() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from asyncsgd.engines.flower import Clients, Flower
 from asyncsgd.engines.flower.layout import STATISTICS, Layout
 from asyncsgd.engines.flower.roster import is_simulated
 from asyncsgd.flower.farewell import saved_before_exit
-from asyncsgd.flower.preparing import check_flower, choose_seed, make_private, prepare, sendable
+from asyncsgd.flower.preparing import check_flower, choose_seed, prepare, sendable
 from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.run.configuration import check_listeners
@@ -99,7 +98,7 @@ def serve(
         directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
             its own. None: nothing is written.
         resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run.
-        seed: Of every random choice of the server, but for noise: its seed is secret, and another one at every start.
+        seed: Seed for every random choice of the server but the noise, which has a new secret one at every start.
         every: Evaluate every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
         clients: How many must be there, how long they may take, what becomes of those who fail: see `Clients`.
@@ -146,7 +145,7 @@ def serve(
         chosen = choose_seed(seed, files, resume)
         folder = None if files is None else files.path.resolve()
         if files is not None and (keep_updates or prepared.accountant is not None):
-            make_private(files.path)
+            files.make_private()
         if prepared.accountant is not None and files is not None and (resume or not files.begun):
             prepared.accountant.book.open(files.path, begun=files.begun)
         keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
@@ -187,7 +186,6 @@ def serve(
             keep=keep,
             max_failures=NEVER,
             meanwhile=True,
-            noise=None if prepared.accountant is None else secrets.randbits(64),
         )
         with saved_before_exit(task.stop):
             run = _run(request, listeners, files, progress=progress)

@@ -8,7 +8,7 @@
     metrics.jsonl       one line per evaluation
     journal.jsonl       who joined, left, failed or was retired, when the run was started, resumed, ended; its diagnosis
     fingerprints.bin    four bytes per arrival: a check sum over its update (some coordinates of a long one)
-    noise.jsonl         seeds of noise, where it is secret; a resume takes nothing of it back
+    noise.jsonl         seeds of noise, a new one for every start and resume; a resume takes nothing of it back
     checkpoints/        the last few, the newest is the last iteration that nothing can take away; the first one is
                         written before any job is handed out
     report.html, ...    what others make of it
@@ -115,6 +115,15 @@ class RunDirectory:
             self._describe(config, package)
             self._log = TraceLog(self.path / "trace.log")
             self._log.flush(recorder)
+
+    def make_private(self) -> None:
+        """Let only the owner in: seeds of noise and updates of clients are as secret as what the noise hides."""
+        try:
+            self.path.chmod(0o700)
+        except OSError as error:
+            fix = "choose one of your own, on a file system that knows owners"
+            problem = f"cannot be made private ({error.strerror})"
+            raise BadParameter("directory", str(self.path), problem, fix) from error
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that is whole, or None if there has never been one; what is wrong with newer ones.

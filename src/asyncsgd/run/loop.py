@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 
 from asyncsgd.compiled.vectors import ready
@@ -83,6 +84,9 @@ class Loop:
         request, config, book = self._request, self._config, self._book
         package = b"" if self._files is None else configuration.package(request.task, request.method)
         fast = ready(crew.dtype)
+        noise = secrets.randbits(64) if getattr(request.method.gather, "noise", 0.0) else None
+        if noise is not None and self._files is not None:
+            self._files.make_private()
         if checkpoint is None:
             self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
             recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
@@ -94,10 +98,6 @@ class Loop:
             if request.target is not None:
                 book.reached = any(request.target.met(row) for row in book.metrics.rows)
             book.troubles.load(configuration.journal(self._files.path))
-        if request.noise is not None:
-            self._server.reseed(request.noise)
-            if self._files is not None:
-                remember_noise(self._files.path, self._server.iteration, request.noise)
         book.open(self._server, recorder, 0.0 if checkpoint is None else checkpoint.seconds)
         told = {**config, "directory": None if self._files is None else str(self._files.path)}
         told["resumed_at"] = None if checkpoint is None else self._server.iteration
@@ -110,6 +110,11 @@ class Loop:
             if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
                 self._files.begin(config, package, recorder)
             book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+        if noise is not None:  # never the same noise on two sums, also where a resume makes a version again
+            self._server.reseed(noise)
+            if self._files is not None:
+                remember_noise(self._files.path, self._server.iteration, noise)
+        if checkpoint is None:
             book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
         for worker in self._server.workers:  # they are gone with the process that had started them
             book.journal("left", worker=worker)

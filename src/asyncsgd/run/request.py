@@ -28,5 +28,3 @@ class Request:
     max_failures: int
     meanwhile: bool = False
     """Evaluate a copy of the model in a thread, while updates arrive; else they wait."""
-    noise: int | None = None
-    """A secret seed for the noise of this start; None: noise follows from ``seed``, and a resume repeats it."""
