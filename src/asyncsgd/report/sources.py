@@ -69,7 +69,8 @@ def of_run(run: Run, name: str = "", task: Task | None = None, targets: Mapping[
         if run.directory is not None:
             journal = _lines(run.directory, "journal.jsonl")
     else:
-        diagnosis = diagnose(run.trace, run.metrics, run.method, task, run.x, Faults())
+        blown = run.diverged is not None
+        diagnosis = diagnose(run.trace, run.metrics, run.method, task, run.x, Faults(), diverged=blown)
         if run.diverged is not None:
             state = State(f"diverged at iteration {run.diverged:,}", "bad")
     return Subject(

@@ -11,9 +11,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
-from asyncsgd.core.events import Command
+from asyncsgd.core.events import Command, Vector
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.run.diagnosis import Diagnosis, diagnose
@@ -42,7 +40,7 @@ class Book:
         self.reached = request.target is None
         self._blown_up = False
         self._smoothness: float | None = None  # the largest L found so far
-        self._under_way: tuple[int, float, Future[dict[str, Any] | None]] | None = None  # an evaluation
+        self._under_way: tuple[int, float, Vector, Future[dict[str, Any] | None]] | None = None  # an evaluation
         self._delay_sum, self._delay_max = 0, 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
         self._start = time.monotonic()
@@ -52,6 +50,7 @@ class Book:
     def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
         """From now on this server is written about; ``seconds`` had passed before a resume."""
         self._server, self._recorder = server, recorder
+        self._good = server.iteration, server.output.copy()  # the last model known to be good, and its iteration
         self._started_at = server.iteration
         self._start = time.monotonic() - seconds
 
@@ -112,7 +111,9 @@ class Book:
         self.catch_up()
         iteration, seconds = self._server.iteration, self.seconds if at is None else at
         self.metrics.plan(iteration)
-        self._enter(iteration, seconds, self.metrics.evaluate(iteration, self._server.output))
+        x = self._server.output.copy()
+        x.flags.writeable = False
+        self._enter(iteration, seconds, x, self.metrics.evaluate(iteration, x))
 
     def _measure_meanwhile(self) -> None:
         """The same for a copy, in a thread; one at a time, so that none is left out."""
@@ -131,7 +132,7 @@ class Book:
 
         # A daemon, as the user's function may hang: it must not keep the process from ending.
         threading.Thread(target=evaluate, name="asyncsgd-evaluation", daemon=True).start()
-        self._under_way = iteration, seconds, told
+        self._under_way = iteration, seconds, x, told
 
     def catch_up(self, *, wait: bool = True) -> None:
         """Write down the evaluation that is under way, if there is one; without ``wait`` only if it has ended.
@@ -140,20 +141,21 @@ class Book:
         """
         if self._under_way is None:
             return
-        iteration, seconds, told = self._under_way
+        iteration, seconds, x, told = self._under_way
         while wait and not told.done() and not self.hurry():
             wait_for([told], TICK)
         if told.done():
             self._under_way = None
-            self._enter(iteration, seconds, told.result())
+            self._enter(iteration, seconds, x, told.result())
 
-    def _enter(self, iteration: int, seconds: float, told: dict[str, Any] | None) -> None:
+    def _enter(self, iteration: int, seconds: float, x: Vector, told: dict[str, Any] | None) -> None:
         if told is None:
             return
         row = self.metrics.enter(iteration, seconds, told)
         if self.metrics.diverged:
             self.diverge(iteration)
             return
+        self._good = iteration, x
         if self.files is not None:
             self.files.add_line("metrics.jsonl", row)
         if self._request.target is not None and self._request.target.met(row):
@@ -228,6 +230,9 @@ class Book:
 
     def diagnose(self, trace: Trace, x: Any, *, hurry: bool = False) -> Diagnosis:
         """Why does it not learn?"""
+        if self.diverged == 0 and not trace.iterations:
+            fix = "check the initial parameters, the data and the loss"
+            return Diagnosis(problems=(f"{self.metrics.diverged} at the initial model, before any update; {fix}",))
         seen = diagnose(
             trace,
             self.metrics.columns(),
@@ -255,14 +260,14 @@ class Book:
             return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
         return None
 
-    def close(self, trace: Trace, *, hurry: bool) -> tuple[Any, Diagnosis]:
-        """The run has ended: its answer, and what there is to say about it."""
+    def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
+        """The run has ended: its answer, the iteration of that if it is not the last, and what there is to say."""
         if self.files is not None:
             self.files.finish(trace)
-        output = self._server.output
-        x = output.copy() if self.diverged is None else np.full_like(output, np.nan)
+        good, x = (None, self._server.output) if self.diverged is None else self._good
+        x = x.copy()
         seen = self.diagnose(trace, x, hurry=hurry)
         if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
             self.journal("diagnosed", **asdict(seen))
             self.files.flush(self._recorder)
-        return x, seen
+        return x, good, seen

@@ -14,6 +14,7 @@ from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.run.faults import Faults
+from asyncsgd.run.metrics import blown_up
 from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Delays, Trace
@@ -64,7 +65,10 @@ def diagnose(
     apart: str | None = None,
     known: float | None = None,
 ) -> Diagnosis:
-    """Look at a run, or at what there is of it so far; ``x`` is where L is estimated.
+    """Look at a run, or at what there is of it so far; ``x`` is the model that the last metrics are of.
+
+    L is estimated at the start and, unless the loss has blown up there, at x. The curvature where a model has blown up
+    says nothing about the step that keeps it from doing so.
 
     ``diverged``: its metrics are no longer finite, and the last ones given are from before. ``apart``: why no gradient
     of this task is to be computed here. ``known``: an L that was found earlier; the larger one counts.
@@ -81,7 +85,8 @@ def diagnose(
     smoothness = None
     if method is not None and hasattr(task, "update"):  # else others compute, out of our reach
         assert task is not None
-        smoothness = _smoothness(method, task, x, sorted(delays.per_worker), apart, known, facts)
+        place = task.initial() if blown_up(metrics.get("loss", ())) else x
+        smoothness = _smoothness(method, task, place, sorted(delays.per_worker), apart, known, facts)
     safe: float | None = None
     rests: tuple[str, ...] = ()
     differ = None if task is None or not hasattr(task, "heterogeneous") else is_heterogeneous(task)
@@ -119,9 +124,11 @@ def _smoothness(
         except Exception as error:  # the user's code, to which a trained model must not be lost
             why = f"a gradient in the server's own process raised {error!r}"
         else:
-            if found is not None:
+            if found:
                 return max(found, known or 0.0)
-            why = f"{BUDGET:g} s of gradients here were too few to estimate L"
+            why = "no curvature was found, gradients are the same all around"
+            if found is None:
+                why = f"{BUDGET:g} s of gradients here were too few to estimate L"
     if known is not None:
         return known
     facts.append(f"the step cannot be judged: {why}")

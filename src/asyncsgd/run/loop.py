@@ -172,13 +172,14 @@ class Loop:
         request, book = self._request, self._book
         trace = book.trace()
         trace.check(early=request.method.dispatch.early)
-        x, diagnosis = book.close(trace, hurry=interrupted is not None)
+        x, good, diagnosis = book.close(trace, hurry=interrupted is not None)
         return TrainingRun(
             x=x,
             trace=trace,
             metrics=book.metrics.columns(),
             method=request.method,
             diverged=book.diverged,
+            x_iteration=good,
             directory=None if self._files is None else self._files.path,
             seconds=self._seconds,
             reached=book.reached,

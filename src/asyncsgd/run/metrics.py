@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ class Metrics:
         count("every", every)
         self._task, self._every = task, every
         self.rows: list[dict[str, Any]] = []
-        self.diverged = False
+        self.diverged = ""
+        """Which of the newest values are not finite, in words."""
         self.last: int | None = None
         """The iteration of the last evaluation."""
         self._next = 0
@@ -54,7 +55,7 @@ class Metrics:
         """Write down what the task said; the row."""
         values = {name: float(value) for name, value in told.items()}
         row = {"iteration": iteration, "time": seconds, **values}
-        self.diverged = not np.isfinite([value for value in values.values()] or [0.0]).all()
+        self.diverged = ", ".join(f"{name} = {value}" for name, value in values.items() if not np.isfinite(value))
         if not self.diverged:
             self.rows.append(row)
         return row
@@ -67,8 +68,7 @@ class Metrics:
     @property
     def blown_up(self) -> bool:
         """Whether the loss is far above where it began."""
-        losses = [row["loss"] for row in (*self.rows[:1], *self.rows[-1:]) if "loss" in row]
-        return len(losses) == 2 and losses[1] > BLOWN_UP * max(abs(losses[0]), 1e-12)
+        return blown_up([row["loss"] for row in (*self.rows[:1], *self.rows[-1:]) if "loss" in row])
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """One array per name."""
@@ -80,3 +80,12 @@ class Metrics:
         if self.rows:
             self.last = self.rows[-1]["iteration"]
             self._next = (self.last // self._every + 1) * self._every
+
+
+def blown_up(losses: Sequence[float] | NDArray[Any]) -> bool:
+    """Whether the last of these is far above the first.
+
+    >>> blown_up([2.0, 1.0, 21.0]), blown_up([2.0, 19.0]), blown_up([])
+    (True, False, False)
+    """
+    return len(losses) > 1 and not losses[-1] <= BLOWN_UP * max(abs(losses[0]), 1e-12)

@@ -117,6 +117,7 @@ def _in_buffer(method: Method) -> int:
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
     """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
 
+    0 if what was found is not above what rounding gives: there is no curvature to be seen.
     At both, because a model that has blown up often lies where the loss is flat.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
@@ -135,8 +136,17 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
     found = 0.0
     for place in places:
         direction = steepest(task.update, place, draws, gradient / length, rounds)
-        found = max(found, curvature(task.update, place, draws, direction, confidence=0.95).value)
-    return found or None
+        value = curvature(task.update, place, draws, direction, confidence=0.95).value
+        if np.isfinite(value) and value > _rounding(task, place, draws[0]):
+            found = max(found, value)
+    return found
+
+
+def _rounding(task: Task, x: Vector, draw: tuple[int, int]) -> float:
+    """Ten times the curvature that rounding alone may give, as `asyncsgd.theory.curvature.differences` steps h."""
+    precision = float(np.finfo(x.dtype).eps)
+    size = float(np.linalg.norm(task.update(x, *draw).astype(np.float64)))
+    return 20.0 * float(np.cbrt(precision**2)) * size / (1.0 + float(np.linalg.norm(x)))
 
 
 def takes_long(seconds: float, workers: int) -> bool:

@@ -32,6 +32,7 @@ def as_row(run: TrainingRun) -> dict[str, Any]:
         "reached": run.reached,
         "interrupted": run.interrupted,
         "diverged": run.diverged,
+        "x_iteration": run.x_iteration,
         "facts": list(run.diagnosis.facts),
         "problems": list(run.diagnosis.problems),
         "directory": None if run.directory is None else str(run.directory),
@@ -43,12 +44,14 @@ def as_text(run: TrainingRun) -> str:
     row = as_row(run)
     last = {name: values[-1] for name, values in run.metrics.items() if name not in ("iteration", "time")}
     shown = "".join(f", {name} {value:.4g}" for name, value in last.items())
-    speed = "" if row["updates_per_second"] is None else f" ({row['updates_per_second']:.4g}/s)"
+    speed = "" if not row["updates_per_second"] else f" ({row['updates_per_second']:.4g}/s)"
     lines = [
         f"{run.method.name} {_end(run)}: {row['iterations']} iterations in {run.seconds:.1f} s{speed}{shown}",
         *(f"  {fact}" for fact in run.diagnosis.facts),
         *(f"  ! {problem}" for problem in run.diagnosis.problems),
     ]
+    if run.x_iteration is not None and run.trace.iterations:
+        lines.append(f"  x is the model of iteration {run.x_iteration}, the last one with finite metrics")
     interrupted = of_run(run).state == INTERRUPTED
     if interrupted and run.directory is None:
         lines.append("  nothing was kept: there is no directory")
@@ -62,7 +65,7 @@ def as_text(run: TrainingRun) -> str:
 def _end(run: TrainingRun) -> str:
     end = of_run(run)
     if end.state == DIVERGED:
-        return "diverged"
+        return "diverged" if run.trace.iterations else "could not start"
     if end.state == INTERRUPTED:
         return f"was stopped by {run.interrupted}"
     if end.until is None:

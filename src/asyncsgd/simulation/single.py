@@ -40,7 +40,7 @@ class Run:
     """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
 
     x: Vector
-    """The model the method answers with; NaN if the run diverged."""
+    """The model the method answers with; if the run diverged, the last one that was measured and finite."""
     trace: Trace
     metrics: dict[str, NDArray[Any]]
     """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
@@ -50,6 +50,8 @@ class Run:
     None. The run ends there: trace and metrics hold what came before."""
     compiled: bool = False
     """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
+    x_iteration: int | None = None
+    """The iteration that ``x`` is the model of if the run diverged; None: the last one."""
 
     def __repr__(self) -> str:
         end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
@@ -119,7 +121,7 @@ def check_request(
     start = task.initial()
     check_model(start)
     if not isinstance(task, BuiltIn):
-        _check_metrics(task.evaluate(start))
+        check_metrics(task.evaluate(start))
     if isinstance(durations, Trace):
         durations.check()
         if durations.jobs.worker.min(initial=0) < 0:
@@ -153,13 +155,17 @@ def check_parts(task: Task, method: Method, seed: int) -> None:
     integer("seed", seed)
 
 
-def _check_metrics(values: Any) -> None:
+def check_metrics(values: Any) -> None:
+    """Refuse what a task says of its initial model if it is not numbers, or not finite."""
     if not isinstance(values, dict):
         fix = 'return a dict such as {"loss": 0.5}'
         raise BadParameter("task.evaluate", values, f"is a {type(values).__name__}", fix)
     for name, value in values.items():
         if not isinstance(value, int | float | np.number):
             raise BadParameter(f"task.evaluate: {name}", value, "is no number", "return numbers only")
+        if name in replay.METRICS and not np.isfinite(value):
+            fix = "check the initial parameters, the data and the loss"
+            raise BadParameter(f"task.evaluate: {name}", float(value), "is not finite at the initial model", fix)
 
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
@@ -191,15 +197,28 @@ def _compiled(
     assert result.weighed is not None
     weighed, diverged = result.weighed, int(result.diverged[0])
     columns = {name: values[:, 0] for name, values in result.metrics.items()} | result.others
-    iteration = result.iteration
+    iteration, good = result.iteration, None
+    x: Vector = result.x[:, 0]
     if diverged >= 0:  # as on the other paths: the run ended there
-        arrivals, weighed = arrivals.first(diverged), weighed.first(diverged)
         iteration = iteration[iteration < diverged]
+        good = int(iteration[-1]) if len(iteration) else 0
+        x = _model_after(arrivals.first(good), task, method, seed)
+        arrivals, weighed = arrivals.first(diverged), weighed.first(diverged)
     columns = {name: values[: len(iteration)] for name, values in columns.items()}
     trace = to_trace(arrivals, weighed, replay.share(method, weighed.weight), metadata)
     trace.check(early=_early(arrivals, method))
     metrics = _with_time(iteration, arrivals, columns)
-    return _warn(Run(result.x[:, 0], trace, metrics, method, None if diverged < 0 else diverged, compiled=True))
+    seen = None if diverged < 0 else diverged
+    return _warn(Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good))
+
+
+def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Vector:
+    """Replay these arrivals alone: the lanes keep no model but the last, and few runs diverge."""
+    if not len(arrivals):
+        start: Vector = task.initial()
+        return start
+    steps = [method.step.stepsize]
+    return replay.replay_lanes(arrivals, task, method, stepsizes=steps, seeds=[seed], every=len(arrivals)).x[:, 0]
 
 
 def _early(arrivals: Arrivals, method: Method) -> bool:
@@ -211,7 +230,7 @@ def _warn(run: Run) -> Run:
     if run.diverged is not None:
         warnings.warn(
             f"{run.method.name} diverged at iteration {run.diverged} (stepsize {run.method.step.stepsize:g}): "
-            "try a smaller stepsize",
+            f"try a smaller stepsize; x is the model of iteration {run.x_iteration}",
             DivergenceWarning,
             stacklevel=4,
         )
@@ -240,8 +259,9 @@ def _through_core(
         weighed, steps = weighed.first(diverged), steps[:diverged]
     trace = to_trace(arrivals, weighed, steps, metadata)
     trace.check(early=_early(arrivals, method))
-    x = update.output.copy() if diverged is None else np.full_like(update.output, np.nan)
-    return _warn(Run(x, trace, _with_time(table.iteration, arrivals, table.columns), method, diverged))
+    x, good = table.answer(diverged, update.output)
+    metrics = _with_time(table.iteration, arrivals, table.columns)
+    return _warn(Run(x, trace, metrics, method, diverged, x_iteration=good))
 
 
 def _through_server(
@@ -278,8 +298,8 @@ def _through_server(
     trace = recorder.trace(final_concurrency=server.concurrency)
     trace.check(early=method.dispatch.early)
     metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
-    x = server.output.copy() if table.diverged is None else np.full_like(server.output, np.nan)
-    return _warn(Run(x, trace, metrics, method, table.diverged))
+    x, good = table.answer(table.diverged, server.output)
+    return _warn(Run(x, trace, metrics, method, table.diverged, x_iteration=good))
 
 
 class _Metrics:
@@ -291,6 +311,7 @@ class _Metrics:
         self._iterations: list[int] = []
         self._huge = np.inf
         self._told = 0
+        self._good: tuple[int, Vector] = 0, task.initial()  # the last model that was finite, and its iteration
         self.diverged: int | None = None
 
     def take(self, t: int, x: Vector) -> bool:
@@ -306,10 +327,15 @@ class _Metrics:
             return True
         self._rows.append(values)
         self._iterations.append(t)
+        self._good = t, x.copy()
         if self._progress is not None:
             self._progress(t - self._told)
             self._told = t
         return False
+
+    def answer(self, diverged: int | None, x: Vector) -> tuple[Vector, int | None]:
+        """(the model to answer with, its iteration if that is not the last one)."""
+        return (x.copy(), None) if diverged is None else (self._good[1], self._good[0])
 
     @property
     def iteration(self) -> NDArray[np.int64]:
