@@ -1,7 +1,8 @@
 """Training for real: the one loop over any engine, the run directory, resuming, replaying.
 
 ``training`` the call, ``loop`` the loop · ``directory``, ``checkpoint`` what is on disk · ``replay`` the run again ·
-``diagnosis`` why it does not learn · ``listeners`` who is told · ``named`` what a command line names.
+``finished`` a run that has ended · ``pace`` how fast it is · ``diagnosis`` why it does not learn · ``listeners`` who is
+told · ``named`` what a command line names.
 """
 
 from asyncsgd.run.checkpoint import BadCheckpoint

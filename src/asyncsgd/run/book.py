@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -19,14 +18,13 @@ from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.faults import Troubles
 from asyncsgd.run.listeners import Listener, Status
 from asyncsgd.run.metrics import Metrics
+from asyncsgd.run.pace import Pace
 from asyncsgd.run.request import Request
 from asyncsgd.run.safety import takes_long
 from asyncsgd.trace import Recorder, Trace
 
 TICK = 0.2
 """Seconds between looks at the clock when nothing happens; also how often listeners hear and files grow."""
-LATELY = 25
-"""Ticks that the speed is measured over: jobs may take longer than one."""
 
 
 class Book:
@@ -42,7 +40,6 @@ class Book:
         self._smoothness: float | None = None  # the largest L found so far
         self._under_way: tuple[int, float, Vector, Future[dict[str, Any] | None]] | None = None  # an evaluation
         self._delay_sum, self._delay_max = 0, 0
-        self._ticks: deque[tuple[float, int]] = deque(maxlen=LATELY)
         self._start = time.monotonic()
         self.hurry: Callable[[], bool] = lambda: False
         """Whether the run is to stop now."""
@@ -57,7 +54,7 @@ class Book:
     def begin(self) -> None:
         """The loop begins."""
         self._next_tick = time.monotonic()
-        self._ticks.append((self._next_tick, self._server.iteration))
+        self._pace = Pace(self._next_tick, self._server.iteration)
         self._next_checkpoint = self._next_tick + self._request.checkpoint_seconds
 
     @property
@@ -200,15 +197,14 @@ class Book:
         now = time.monotonic()
         if now < self._next_tick:
             return
-        iteration = self._server.iteration
-        before, then = self._ticks[0]
-        self._ticks.append((now, iteration))
+        iteration, workers = self._server.iteration, len(self._server.workers)
+        self._pace.add(now, iteration)
         status = Status(
             iteration,
             self._request.iterations,
             self.seconds,
-            (iteration - then) / max(now - before, 1e-9),
-            len(self._server.workers),
+            self._pace.per_second(now, workers),
+            workers,
             self._delay_sum / max(1, iteration - self._started_at),
             self._delay_max,
             self.metrics.shown,

@@ -21,7 +21,7 @@ class Status:
     iterations: int
     seconds: float
     per_second: float
-    """Iterations, lately."""
+    """Iterations, lately; 0 before the first one."""
     workers: int
     """Alive."""
     average_delay: float
@@ -84,7 +84,7 @@ class Terminal(Listener):
 
     def started(self, config: Mapping[str, Any]) -> None:
         """Begin to draw."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
         self._total = int(config["iterations"])
@@ -93,15 +93,16 @@ class Terminal(Listener):
                 self.noted(note)
         if self._console.is_terminal:
             words = TextColumn("{task.description}", table_column=Column())  # the one that narrow terminals break
-            columns = (BarColumn(bar_width=12), TimeRemainingColumn(), words)
+            columns = (BarColumn(bar_width=12), TextColumn("{task.fields[left]}"), words)
             self._bar = Progress(*columns, console=self._console, transient=True)
-            self._line = self._bar.add_task("starting workers", total=self._total)
+            self._line = self._bar.add_task("starting workers", total=self._total, left="")
             self._bar.start()
 
     def progressed(self, status: Status) -> None:
         """Draw how it stands."""
         if self._bar is not None:
-            self._bar.update(self._line, completed=status.iteration, description=describe(status))
+            left = time_left(status).strip()
+            self._bar.update(self._line, completed=status.iteration, description=describe(status), left=left)
         elif status.seconds >= self._next:
             self._next = status.seconds + self._every
             self._console.print(describe(status) + time_left(status), soft_wrap=True)
@@ -135,7 +136,7 @@ def describe(status: Status) -> str:
     return "  ".join(
         [
             f"{status.iteration}/{status.iterations}",
-            f"{status.per_second:.4g}/s",
+            *([f"{status.per_second:.4g}/s"] if status.per_second else []),
             *shown[:3],
             f"τ avg {status.average_delay:.2g} max {status.maximum_delay}",
             f"{status.workers} workers",

@@ -58,7 +58,7 @@ class Frame:
     silent: float
     """Seconds since its files last grew; 0 if it is over."""
     per_second: float
-    """Updates, lately; over all its time if it is over."""
+    """Updates, lately, 0 before the first one; over all its time if it is over."""
     left: float | None
     """Seconds to the last iteration at this speed."""
     average_delay: float | None

@@ -130,7 +130,7 @@ def line(frame: Frame) -> str:
             clock(frame.seconds),
             frame.state,
             f"{frame.iteration:,}/{frame.iterations:,}",
-            f"{number(frame.per_second)}/s",
+            *([f"{number(frame.per_second)}/s"] if frame.per_second else []),
             *(f"{name} {number(frame.metrics[name][-1])}" for name in names),
             f"τ avg {number(frame.average_delay)} max {frame.maximum_delay}",
             f"{frame.alive} workers",

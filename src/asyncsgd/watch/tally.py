@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncsgd.core.events import Outcome
+from asyncsgd.run.pace import MOST, TOGETHER, Pace
 from asyncsgd.trace import Jobs
-from asyncsgd.trace.columns import Ints
-
-LATELY = 10
-"""Seconds over which the speed is taken."""
+from asyncsgd.trace.columns import Floats, Ints
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Tally:
         self.latest = 0.0
         """The last that the trace knows of, on the clock of the run."""
         self._delays = np.zeros(1, np.int64)  # how many arrivals had delay 0, 1, ...
-        self._per_second = np.zeros(1, np.int64)  # how many came in second 0, 1, ...
+        self._pace = Pace(0.0)
 
     # ------------------------------------------------------------------------------------------ batches in
 
@@ -70,6 +68,7 @@ class Tally:
             return
         worker, time = batch.worker[arrived], batch.ended_time[arrived]
         delay = batch.ended_iteration[arrived] - batch.assigned_iteration[arrived]
+        self._keep_pace(time[np.isfinite(time)])
         self.iterations += len(delay)
         self._delays = _plus(self._delays, np.bincount(delay))
         names, rank = np.unique(worker, return_inverse=True)
@@ -82,8 +81,13 @@ class Tally:
             doing.delay_sum += int(sums[place])
             if np.isfinite(last[place]):
                 doing.last = float(last[place])
-        second = np.floor(time[np.isfinite(time)]).astype(np.int64)
-        self._per_second = _plus(self._per_second, np.bincount(np.maximum(second, 0)))
+
+    def _keep_pace(self, times: Floats) -> None:
+        """Of updates that came together the last one will do: a batch may be the whole log, as after a resume."""
+        times = np.sort(times)
+        last = np.append(np.diff(np.floor(times / TOGETHER)) > 0, True)
+        for place in np.flatnonzero(last[: len(times)])[-MOST:].tolist():
+            self._pace.add(float(times[place]), self.iterations + place + 1)
 
     # ------------------------------------------------------------------------------------------ figures out
 
@@ -108,11 +112,9 @@ class Tally:
             sums[worker][1] += 1
         return {worker: total / count if count else None for worker, (total, count) in sorted(sums.items())}
 
-    def speed(self, now: float) -> float:
-        """Updates per second over the last seconds before ``now``."""
-        last = int(now)
-        since = max(0, last - LATELY + 1)
-        return int(self._per_second[since : last + 1].sum()) / max(now - since, 1e-3)
+    def speed(self, now: float, workers: int) -> float:
+        """Updates per second, lately, with so many workers."""
+        return self._pace.per_second(now, workers)
 
 
 def _plus(one: Ints, other: Ints) -> Ints:

@@ -67,7 +67,9 @@ def _remark(frame: Frame, width: int) -> list[RenderableType]:
 
 
 def _progress(frame: Frame, width: int) -> Table:
-    words = [f"{frame.iteration:,} of {frame.iterations:,}", f"{number(frame.per_second)} updates/s"]
+    words = [f"{frame.iteration:,} of {frame.iterations:,}"]
+    if frame.per_second:
+        words.append(f"{number(frame.per_second)} updates/s")
     words.append(clock(frame.seconds))
     if frame.left is not None:
         words.append(f"{'at most ' if frame.until else ''}{clock(frame.left)} left")

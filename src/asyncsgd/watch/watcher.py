@@ -107,10 +107,12 @@ class Watcher:
         silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
         seconds = self._seconds() + silent
         end = of_records(config, self._events, self._rows, tally.iterations, running=running)
-        speed = tally.speed(seconds) if running else tally.iterations / seconds if seconds > 0 else 0.0
+        alive = self._alive()
+        speed = tally.iterations / seconds if seconds > 0 else 0.0
+        if running:
+            speed = tally.speed(seconds, len(alive))
         histogram = tally.histogram()
         jobs = int(histogram.sum())
-        alive = self._alive()
         return Frame(
             directory=str(self.path),
             state=end.state,
