@@ -28,6 +28,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     The file names a task, durations and methods; examples/straggler.toml is one.
     """
     from asyncsgd.simulation import config as configs
+    from asyncsgd.simulation.leftover import leftover
     from asyncsgd.simulation.single import simulate as run_one
 
     described = configs.load(config)
@@ -47,12 +48,16 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
                     "seconds": float(run.metrics["time"][-1]),
                     **({key: None for key in last} if run.diverged is not None else last),
                     "diverged": run.diverged,
+                    "unused": run.unused or None,
                     "average_delay": delays.average,
                     "maximum_delay": delays.maximum,
                     "concurrency": delays.concurrency,
                 }
             )
     table.show(rows, json, f"{config.name}: simulated")
+    for name, run in runs.items():
+        if not json and (rest := leftover(run.method, run.trace)) is not None:
+            typer.echo(f"{name}: {rest}")
     if output is not None:
         _page(runs, described.task, output, json)
 

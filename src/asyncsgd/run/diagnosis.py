@@ -16,6 +16,7 @@ from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.run.faults import Faults
 from asyncsgd.run.metrics import blown_up
 from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
+from asyncsgd.simulation.leftover import leftover
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Delays, Trace
 
@@ -98,6 +99,8 @@ def diagnose(
     if method is not None:
         _about_step(method, delays, smoothness, safe, rests, learns, differ, facts, problems)
         _about_stragglers(delays, method, differ, problems)
+    rest = None if method is None else leftover(method, trace)
+    facts.extend([] if rest is None else [rest])
     _about_waste(trace, delays, facts, problems)
     _about_workers(trace, task, method, facts, problems)
     _about_faults(faults, facts)

@@ -23,6 +23,7 @@ def as_row(run: TrainingRun) -> dict[str, Any]:
         "average_delay": delays.average,
         "maximum_delay": delays.maximum,
         "concurrency": delays.concurrency,
+        "unused": run.unused,
         "dropped": run.trace.counts[Outcome.DROPPED],
         "rejected": run.faults.rejected,
         "lost": run.trace.counts[Outcome.LOST],

@@ -22,6 +22,7 @@ from asyncsgd.simulation import replay, schedule
 from asyncsgd.simulation.arrivals import Arrivals, to_trace
 from asyncsgd.simulation.clock import play
 from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.leftover import leftover, unused
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.simulation.replay import Progress
 from asyncsgd.tasks.base import Task, is_heterogeneous
@@ -56,7 +57,13 @@ class Run:
     def __repr__(self) -> str:
         end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
         fate = "" if self.diverged is None else f", diverged at {self.diverged}"
-        return f"<{type(self).__name__} of {self.method.name}: {end}{fate}>"
+        rest = leftover(self.method, self.trace)
+        return f"<{type(self).__name__} of {self.method.name}: {end}{fate}{'' if rest is None else f'; {rest}'}>"
+
+    @property
+    def unused(self) -> int:
+        """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
+        return unused(self.method, self.trace)
 
     def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
         """Write one self-contained HTML page about the run, and return where.
