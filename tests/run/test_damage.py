@@ -5,19 +5,24 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engines.inline import Inline
-from run.common import Notes, sound, train
+from run.common import METHOD, Notes, sound, train
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.engines import EngineError
 from asyncsgd.run import BadRunDirectory
+from asyncsgd.run.configuration import CHECKED, unpackage
 from asyncsgd.run.directory import CannotWrite, RunDirectory
+from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
 
 # ---------------------------------------------------------------------------------------------- damaged files
@@ -62,6 +67,29 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("run.json", without("seed"), r"run\.json is damaged \(no seed, or a wrong one\); restore it from a backup"),
     ("trace.log", lose, r"has no trace \(neither .*\); restore it"),
 ]
+
+
+@pytest.mark.parametrize("bit", [3, 7])
+def test_a_flipped_bit_in_the_task_is_noticed(tmp_path: Path, bit: int) -> None:
+    """Loaded, it could lack an attribute, or give other updates, or break NumPy."""
+    train(tmp_path, iterations=10)
+    whole = (tmp_path / "job.pkl").read_bytes()
+    for place in range(0, whole.rindex(CHECKED), 23):
+        data = bytearray(whole)
+        data[place] ^= 1 << bit
+        (tmp_path / "job.pkl").write_bytes(data)
+        words = r"job\.pkl is damaged \(its checksum does not match\); restore it from a backup, or pass the task"
+        with pytest.raises(BadRunDirectory, match=words):
+            unpackage(tmp_path)
+    assert asgd.replay(tmp_path, task=Bowl(), method=METHOD).model_compared
+
+
+def test_a_task_without_a_checksum_is_loaded(tmp_path: Path) -> None:
+    """As older versions wrote it."""
+    train(tmp_path, iterations=10)
+    data = (tmp_path / "job.pkl").read_bytes()
+    (tmp_path / "job.pkl").write_bytes(data[: data.rindex(CHECKED)])
+    assert asgd.replay(tmp_path).model_compared
 
 
 @pytest.mark.parametrize(("name", "damage", "words"), DAMAGE)
@@ -161,7 +189,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_a_full_disk_is_one_sentence_and_a_resume_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    words = r"run cannot be written to \(No space left on device\); free some and .* resume=True"
+    words = r"run cannot be written to \(No space left on device\); free some space and .* resume=True"
     with monkeypatch.context() as patch:
         full_after(patch, count)
         with pytest.raises(CannotWrite, match=words):
@@ -229,3 +257,41 @@ def test_a_lock_that_was_taken_away_is_no_lock(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(BadRunDirectory, match="another process is training"):
         RunDirectory(tmp_path)
     second.close()
+
+
+# ---------------------------------------------------------------------------------------------- ulimit -f
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """No file of this process may be longer, as after ``ulimit -f``."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2, clip=1.0, noise=0.1)
+
+
+@pytest.mark.parametrize("method", [asgd.async_sgd(0.05), NOISY], ids=lambda method: method.name)
+@pytest.mark.parametrize("size", [0, 10, 100, 500, 1000, 2000, 4000, 6000, 8000, 12_000, 20_000, 30_000])
+def test_a_limit_on_the_size_of_files_is_one_sentence(tmp_path: Path, method: Any, size: int) -> None:
+    """Whichever file meets it first."""
+    words = r"run cannot be written to \(File too large\); raise the limit .* \(ulimit -f unlimited\) and .*resume=True"
+    with limited(size), pytest.raises(CannotWrite, match=words) as raised:
+        train(tmp_path / "run", iterations=400, method=method, every=1)
+    assert not getattr(raised.value, "__notes__", [])
+    sound(train(tmp_path / "run", iterations=400, method=method, every=1, resume=True), 400)
+
+
+@pytest.mark.processes
+def test_the_limit_holds_for_shared_memory_too(tmp_path: Path) -> None:
+    words = (
+        r"bytes of shared memory for vectors of .* cannot be had \(File too large\); raise the limit .*ulimit -f unl"
+    )
+    with limited(1000), pytest.raises(EngineError, match=words):
+        train(tmp_path / "run", engine=asgd.engines.processes(2))
+    assert not (tmp_path / "run").exists()

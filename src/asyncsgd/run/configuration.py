@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ SAME = ("method", "seed", "dimension", "dtype")
 """What may not change when a run is resumed."""
 REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "iterations": int, "engine": dict}
 """What it takes to go on with a run, or to replay it."""
+CHECKED = b"sha256 of the above: "
+"""Stands between a pickle and its checksum; older runs have neither."""
 GIVEN = "pass the task and the method to replay, or to train with resume=True"
 """What to do where they cannot be read."""
 
@@ -96,11 +99,11 @@ def check_more(path: Path, iterations: int) -> None:
 
 
 def package(task: Task, method: Method) -> bytes:
-    """The task and the method, for `replay` on this machine."""
+    """The task and the method, for `replay` on this machine, with a checksum behind it, which pickle does not read."""
     import cloudpickle
 
     data: bytes = cloudpickle.dumps((task, method))
-    return data
+    return data + CHECKED + hashlib.sha256(data).digest()
 
 
 def unpackage(path: Path) -> tuple[Task, Method]:
@@ -108,12 +111,16 @@ def unpackage(path: Path) -> tuple[Task, Method]:
     import pickle
 
     try:
-        file = (path / "job.pkl").open("rb")
+        data = (path / "job.pkl").read_bytes()
     except FileNotFoundError as error:
         raise BadRunDirectory(f"{path} has no job.pkl; {GIVEN}") from error
+    # First: what a damaged pickle makes may have lost its attributes, or be an array that NumPy breaks down on.
+    pickled, mark, checksum = data.rpartition(CHECKED)
+    if mark and len(checksum) == 32 and hashlib.sha256(pickled).digest() != checksum:
+        words = f"{path / 'job.pkl'} is damaged (its checksum does not match); restore it from a backup"
+        raise BadRunDirectory(f"{words}, or {GIVEN}")
     try:
-        with file:
-            task, method = pickle.load(file)
+        task, method = pickle.loads(data)
     except (ImportError, AttributeError) as error:
         words = f"the task of {path} cannot be loaded here ({error}); run this where its modules can be imported"
         raise BadRunDirectory(f"{words}, or {GIVEN}") from error

@@ -16,12 +16,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from asyncsgd.run.reading import (
     read_metrics,
     read_trace,
 )
+from asyncsgd.run.writing import CannotWrite, writing
 from asyncsgd.trace import Recorder, Trace, TraceLog
 from asyncsgd.trace.atomic import write_bytes, write_text
 
@@ -47,10 +47,6 @@ APPENDED = ("metrics.jsonl", "journal.jsonl", "fingerprints.bin")
 
 __all__ = ["BadRunDirectory", "CannotWrite", "NoRun", "RunDirectory", "in_use"]
 __all__ += ["read_config", "read_lines", "read_metrics", "read_trace"]
-
-
-class CannotWrite(BadRunDirectory, OSError):
-    """The disk is full, or gone."""
 
 
 class RunDirectory:
@@ -81,16 +77,6 @@ class RunDirectory:
                 return lock
             os.close(lock)
 
-    @contextmanager
-    def _writing(self, then: str = "go on with resume=True, or --resume on the command line") -> Iterator[None]:
-        """Say which directory cannot be written to, and what to do about it."""
-        try:
-            yield
-        except OSError as error:
-            first = "free some" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend that"
-            why = error.strerror or error
-            raise CannotWrite(f"{self.path} cannot be written to ({why}); {first} and {then}") from error
-
     # ------------------------------------------------------------------------------------------ beginning
 
     @property
@@ -109,7 +95,7 @@ class RunDirectory:
 
     def begin(self, config: dict[str, Any], package: bytes, recorder: Recorder) -> None:
         """Start a new run. `check` has made sure that whatever is removed here is of a start that measured nothing."""
-        with self._writing("begin again with resume=True or --resume, or choose another directory"):
+        with writing(self.path, "start again with resume=True or --resume, or choose another directory"):
             for name in (*APPENDED, "trace.log"):
                 (self.path / name).unlink(missing_ok=True)
             self._describe(config, package)
@@ -161,7 +147,7 @@ class RunDirectory:
             path, length = self.path / name, checkpoint.lengths[name]
             if not path.exists() or path.stat().st_size < length:
                 raise BadRunDirectory(f"{path} is shorter than at the last checkpoint; restore it from a backup")
-        with self._writing():
+        with writing(self.path):
             (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
             for name in APPENDED:
                 os.truncate(self.path / name, checkpoint.lengths[name])
@@ -193,7 +179,7 @@ class RunDirectory:
     def flush(self, recorder: Recorder, *, sync: bool = False) -> None:
         """Hand everything to the operating system; with ``sync``, to the disk."""
         assert self._log is not None
-        with self._writing():
+        with writing(self.path):
             self._log.flush(recorder, sync=sync)
             for name, pending in self._pending.items():
                 while pending:
@@ -205,12 +191,12 @@ class RunDirectory:
         """Write a checkpoint, after everything that it relies on."""
         self.flush(recorder, sync=True)
         lengths = {name: os.fstat(descriptor).st_size for name, descriptor in self._files.items()}
-        with self._writing():
+        with writing(self.path):
             return checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
 
     def finish(self, trace: Trace) -> None:
         """The run has ended: one Parquet file for everybody to read."""
-        with self._writing():
+        with writing(self.path):
             trace.write(self.path / "trace.parquet")
 
     def close(self) -> None:
@@ -225,7 +211,7 @@ class RunDirectory:
             self._files.clear()
             if self._log is not None:
                 log, self._log = self._log, None
-                with self._writing():
+                with writing(self.path):
                     log.close()
 
     def _forget(self) -> None:

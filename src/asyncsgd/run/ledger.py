@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.run.reading import BadRunDirectory
+from asyncsgd.run.writing import writing
 
 NOISE = "noise.jsonl"
 """The seeds of noise: one line per start, with the iteration that it began at. As secret as what the noise hides."""
@@ -25,6 +26,7 @@ class Ledger:
         except ValueError as error:
             fix = "restore it from a backup, or begin a run in another directory"
             raise BadRunDirectory(f"{path} is damaged ({error}); {fix}") from error
+        self._folder = path.parent
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._file, len(whole))
@@ -40,9 +42,10 @@ class Ledger:
     def add(self, row: Mapping[str, Any]) -> None:
         """Returns once the line is on the disk."""
         data = json.dumps(row).encode() + b"\n"
-        if os.write(self._file, data) != len(data):
-            raise OSError(f"only a part of {row} could be written; is the disk full?")
-        os.fsync(self._file)
+        with writing(self._folder):
+            while data:
+                data = data[os.write(self._file, data) :]  # a part that a full disk leaves is cut off as a torn line
+            os.fsync(self._file)
         self.rows.append(dict(row))
 
     def close(self) -> None:

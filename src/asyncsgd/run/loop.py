@@ -166,7 +166,8 @@ class Loop:
             else:
                 self._book.save()
         except Exception as second:  # the first error is the one to tell about
-            error.add_note(f"(and no checkpoint could be written then: {second!r})")
+            if str(second) != str(error):
+                error.add_note(f"(and no checkpoint could be written then: {second!r})")
 
     def _summary(self, interrupted: signal.Signals | None) -> TrainingRun:
         request, book = self._request, self._book

@@ -7,6 +7,7 @@ number maps that slot then.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from asyncsgd.engines.base import EngineError
 
 
 def anonymous_file(name: str) -> int:
@@ -60,10 +63,20 @@ class Slots:
         if found is None:
             start, length = first * self._stride, count * self._stride
             if self._owner and start + length > self._size:
-                os.ftruncate(self.descriptor, start + length)
+                self._grow(start + length)
                 self._size = start + length
             found = self._windows[first] = mmap.mmap(self.descriptor, length, offset=start)
         return found
+
+    def _grow(self, size: int) -> None:
+        """Make the file longer. Though it is memory, the limit on the size of a file holds for it too."""
+        try:
+            os.ftruncate(self.descriptor, size)
+        except OSError as error:
+            large = error.errno == errno.EFBIG
+            fix = "raise the limit on the size of a file (ulimit -f unlimited)" if large else "free some memory"
+            words = f"{size:,} bytes of shared memory for vectors of {self._n:,} numbers cannot be had"
+            raise EngineError(f"{words} ({error.strerror}); {fix}, or train a smaller model") from error
 
     def close(self) -> None:
         """Give the descriptor back; the memory goes when the last array over it does."""
