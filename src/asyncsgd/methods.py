@@ -100,7 +100,7 @@ def delay_adaptive(
         "drop": DropAbove(stepsize, threshold),
         "divide": DivideAbove(stepsize),
     }
-    if rule not in rules:
+    if rule not in list(rules):  # a list cannot be looked up in a dict
         raise BadParameter("rule", rule, "is not known", f"pass one of {', '.join(rules)}")
     return Method("delay_adaptive", rules[rule], AlwaysBusy(concurrency))
 
@@ -293,7 +293,7 @@ def fedasync(
         "polynomial": Polynomial(alpha),
         "hinge": Hinge(alpha),
     }
-    if weighting not in rules:
+    if weighting not in list(rules):
         raise BadParameter("weighting", weighting, "is not known", f"pass one of {', '.join(rules)}")
     if alpha > 1:
         raise BadParameter("alpha", alpha, "moves past the worker's model", "pass 0 < alpha <= 1")

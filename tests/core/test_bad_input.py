@@ -419,8 +419,8 @@ PARAMETERS: list[tuple[str, Any, list[Any], Callable[[Any], Any]]] = [
     ("epsilon", 1e-8, NO_STEP, lambda value: Adam(epsilon=value)),
     ("smoothness", 1, NO_STEP, AdaDelayCoordinates),
     ("weights", "linear", ["square", "", None], DelayedAverage),
-    ("local steps", 1, NO_COUNT, lambda value: LocalSteps(value, 0.1)),
-    ("local stepsize", 0.1, NO_STEP, lambda value: LocalSteps(1, value)),
+    ("local_steps", 1, NO_COUNT, lambda value: LocalSteps(value, 0.1)),
+    ("local_stepsize", 0.1, NO_STEP, lambda value: LocalSteps(1, value)),
     ("proximal", 0, NOT_NONNEGATIVE, lambda value: LocalSteps(1, 0.1, proximal=value)),
     # recipes
     ("concurrency", 1, NO_COUNT[:-1], lambda value: methods.async_sgd(0.1, concurrency=value)),

@@ -48,7 +48,7 @@ def test_optimizers_have_no_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_unknown_option_names_those_there_are(name: str) -> None:
-    with pytest.raises(BadParameter, match=f"^zebra = 3 is not an option of {name}; pass some of ") as caught:
+    with pytest.raises(BadParameter, match=f"^zebra = 3 is not an option of {name}; pass one of: ") as caught:
         RECIPES[name](zebra=3)
     assert str(caught.value).endswith(", ".join(inspect.signature(RECIPES[name]).parameters))
 

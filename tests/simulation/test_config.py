@@ -64,8 +64,12 @@ def test_a_whole_file():
         ({"durations": {"kind": "fixed", "seconds": [1.0, -1.0]}}, r"durations\.seconds.*-1\.0"),
         ({"durations": {"kind": "fixed", "seconds": []}}, r"durations\.seconds"),
         ({"method": {"kind": "async_sgd", "stepsize": -1}}, r"method\.stepsize = -1 must be a positive"),
-        ({"method": {"kind": "async_sgd", "stepsize": 1, "concurency": 3}}, "method.concurency is not known"),
-        ({"method": {"kind": "clipped", "stepsize": 1}}, "method.kind = 'clipped' is not known"),
+        (
+            {"method": {"kind": "async_sgd", "stepsize": 1, "concurency": 3}},
+            "method.concurency = 3 is not an option of async_sgd; did you mean concurrency",
+        ),
+        ({"method": {"kind": "clipped", "stepsize": 1}}, "method.kind = 'clipped' is not a method"),
+        ({"method": {"kind": "fedasyn"}}, "method.kind = 'fedasyn' is not a method; did you mean fedasync"),
         ({"method": {"kind": "async_sgd", "stepsize": 1, "noise": 1.0}}, "clip is missing"),
         ({"run": {"iteratons": 3}}, r"run\.iteratons is not known; did you mean iterations"),
         ({"run": {"iterations": "abc"}}, r"run\.iterations = 'abc' is of the wrong kind; write a whole number"),
@@ -76,7 +80,7 @@ def test_a_whole_file():
         ({"sweep": {"stepsizes": 0.1}}, r"sweep\.stepsizes = 0\.1"),
         ({"sweep": {"target": "a"}}, r"sweep\.target = 'a'"),
         ({"task": {"kind": ["a"]}}, r"task\.kind = \['a'\] is not known"),
-        ({"method": {"kind": ["a"]}}, r"method\.kind = \['a'\] is not known"),
+        ({"method": {"kind": ["a"]}}, r"method\.kind = \['a'\] is not a method"),
         ({"sweep": {"stepsizes": {"low": 1.0}}}, r"sweep\.stepsizes\.high is missing"),
     ],
 )

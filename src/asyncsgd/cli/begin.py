@@ -1,7 +1,8 @@
-"""``asyncsgd demo`` and ``asyncsgd plan``: what to do first."""
+"""``asyncsgd demo``, ``asyncsgd plan`` and ``asyncsgd methods``: what to do first."""
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
 from typing import Annotated
 
@@ -63,3 +64,28 @@ def plan(
     with Bar(cli.WHOLE, "simulating") as advance:
         found = cli.plan(durations, concurrency, seed=seed, progress=advance, **options)
     cli.show(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
+
+
+@app.command(rich_help_panel=DECIDE, epilog=examples("methods", "methods --json"))
+def methods(json: Json = False) -> None:
+    """List the methods with their options.
+
+    Options in brackets have a default. An option is --NAME of train where there is one, else --set NAME=VALUE.
+
+    In a TOML file of simulate or sweep it is a key of [method].
+    """
+    from asyncsgd import recipes
+
+    rows = recipes.table()
+    if json:
+        typer.echo(jsonlib.dumps({"methods": rows, "every method takes": recipes.COMMON}, indent=2, ensure_ascii=False))
+        return
+    for row in rows:
+        takes = [name if default is None else f"{name}={default}" for name, default in row["takes"].items()]
+        typer.echo(
+            f"{typer.style(row['method'], bold=True)}  {' '.join([*row['needs'], *(f'[{it}]' for it in takes)])}"
+        )
+        typer.echo(f"    {row['about']}")
+    typer.echo("\nEvery method also takes:")
+    for name, words in recipes.COMMON.items():
+        typer.echo(f"  {name:<15} {words}")

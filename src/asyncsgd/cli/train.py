@@ -10,13 +10,14 @@ import typer
 
 from asyncsgd.cli.application import TRAIN, Json, app, examples
 
-RUN, WORKERS, RAY = "The run", "Workers", "With --engine ray"
+METHOD, RUN, WORKERS, RAY = "The method", "The run", "Workers", "With --engine ray"
 
 
 @app.command(
     rich_help_panel=TRAIN,
     epilog=examples(
         "train examples.digits:task --stepsize 0.05 --iterations 2000",
+        "train my.module:task --method mifa --stepsize 0.1 --iterations 2000",
         "train my.module:task --engine ray --stepsize 0.1 --iterations 2000",
         "train --resume --directory runs/task-1",
     ),
@@ -25,13 +26,40 @@ def train(
     task: Annotated[
         str | None, typer.Argument(metavar="MODULE:TASK", help="A task, or a function that returns one.")
     ] = None,
-    stepsize: Annotated[float | None, typer.Option(help="The step of the method.")] = None,
-    iterations: Annotated[int | None, typer.Option(help="How many updates are to arrive.")] = None,
+    stepsize: Annotated[float | None, typer.Option(help="Step size of the method.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Updates to wait for in all.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="A recipe, or module:name of your own.", show_default="delay_adaptive")
+        str | None,
+        typer.Option(help="A name that asyncsgd methods lists, or module:name.", show_default="delay_adaptive"),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Jobs in flight at once.", show_default="one per worker", rich_help_panel=METHOD)
+    ] = None,
+    clip: Annotated[float | None, typer.Option(help="Clip every update to this norm.", rich_help_panel=METHOD)] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Gaussian noise on each sum, in multiples of --clip.", rich_help_panel=METHOD)
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Momentum of the server.", rich_help_panel=METHOD)] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Optimizer of the server: sgd, momentum, adam, or one of torch.optim.",
+            show_default="sgd",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(help="SGD steps that each job takes.", rich_help_panel=METHOD)
+    ] = None,
+    local_stepsize: Annotated[
+        float | None, typer.Option(help="Step size of the local steps.", rich_help_panel=METHOD)
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="More options of the method.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any other option that asyncsgd methods lists.", rich_help_panel=METHOD
+        ),
     ] = None,
     json: Json = False,
     directory: Annotated[
@@ -107,7 +135,16 @@ def train(
         task,
         cli.Wishes(
             method=method,
-            stepsize=stepsize,
+            options={
+                "stepsize": stepsize,
+                "concurrency": concurrency,
+                "clip": clip,
+                "noise": noise,
+                "momentum": momentum,
+                "optimizer": optimizer,
+                "local_steps": local_steps,
+                "local_stepsize": local_stepsize,
+            },
             settings=set_ or [],
             iterations=iterations,
             until=until,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -94,20 +94,32 @@ def recipe(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in options.items():
             if name not in known:
                 raise BadParameter(
-                    name, value, f"is not an option of {function.__name__}", _instead(name, value, known)
+                    name, value, f"is not an option of {function.__name__}", instead(name, value, known)
                 )
         return function(*arguments, **options)
 
     return checked
 
 
-def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
-    from difflib import get_close_matches
-
+def instead(name: str, value: Any, known: Collection[str]) -> str:
+    """The fix for an option that there is not: what the step size is called, or the nearest of those known."""
     if name.lower() in STEP_WORDS:
         called = next((word for word in ("stepsize", "alpha") if word in known), None)
         if called is None:
             return f"the step size is the method's: pass it as async_sgd(stepsize={value!r})"
         return f"the step size is called {called}: {called}={value!r}"
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else f"pass some of {', '.join(known)}"
+    return nearest(name, known)
+
+
+def nearest(word: Any, known: Iterable[str]) -> str:
+    """The fix for a mistyped name: the known one that is most like it, or all of them.
+
+    >>> nearest("fedasyn", ["fedasync", "mifa"]), nearest("x", ["fedasync", "mifa"])
+    ('did you mean fedasync?', 'pass one of: fedasync, mifa')
+    """
+    from difflib import get_close_matches  # here, as few programs need it
+
+    word, known = str(word), list(dict.fromkeys(known))
+    lower = {name.lower(): name for name in reversed(known)}
+    near = get_close_matches(word.lower(), lower, 1)
+    return f"did you mean {lower[near[0]]}?" if near else f"pass one of: {', '.join(known)}"

@@ -12,12 +12,22 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.listeners import Terminal
-from asyncsgd.run.named import fresh_directory, look_here, named_engine, named_method, named_task, numbers, settings
+from asyncsgd.run.named import (
+    fresh_directory,
+    look_here,
+    method_options,
+    named_engine,
+    named_method,
+    named_task,
+    numbers,
+    settings,
+)
 from asyncsgd.run.reading import read_lines
 from asyncsgd.run.replay import Replay, ReplayDiffers
 from asyncsgd.run.replay import replay as replay_run
@@ -37,7 +47,8 @@ class Wishes:
     """The options of ``asyncsgd train``; None where nothing was said."""
 
     method: str | None
-    stepsize: float | None
+    options: dict[str, Any]
+    """Those of the method that have a name on the command line; None where nothing was said."""
     settings: list[str]
     iterations: int | None
     until: str | None
@@ -87,20 +98,16 @@ def train(name: str | None, wishes: Wishes) -> TrainingRun:
     """Train what was named, or go on with what a directory holds."""
     if name is None:
         return _go_on(wishes)
-    task = named_task(name)
-    if wishes.stepsize is None:
-        raise BadParameter("--stepsize", None, "is missing", "pass one, such as --stepsize 0.05")
     if wishes.iterations is None:
         raise BadParameter("--iterations", None, "is missing", "say how many updates are to arrive")
     if wishes.resume and wishes.directory is None:
         raise BadParameter("--resume", True, "needs something to go on with", "pass --directory DIR")
-    options = {"stepsize": wishes.stepsize, **settings(wishes.settings)}
-    if wishes.engine_name not in (None, *ENGINES):
-        raise BadParameter("--engine", wishes.engine_name, "is unknown", f"pass {' or '.join(ENGINES)}")
+    _check_engine(wishes)
+    method = named_method(wishes.method or METHOD, method_options(wishes.options, wishes.settings))
     return _train(
         wishes,
-        task,
-        named_method(wishes.method or METHOD, options),
+        named_task(name),
+        method,
         named_engine({"engine": wishes.engine_name or "processes", "workers": WORKERS}, wishes.engine),
         iterations=wishes.iterations,
         directory=wishes.directory or fresh_directory(name),
@@ -115,10 +122,12 @@ def _go_on(wishes: Wishes) -> TrainingRun:
     if not wishes.resume or wishes.directory is None:
         fix = "pass module:task, or --resume --directory DIR to go on with a run"
         raise BadParameter("task", None, "is missing", fix)
-    remembered = ("method", wishes.method), ("stepsize", wishes.stepsize), ("set", wishes.settings or None)
-    for option, value in (*remembered, ("seed", wishes.seed)):
+    remembered = {"method": wishes.method, **wishes.options, "set": wishes.settings or None, "seed": wishes.seed}
+    for option, value in remembered.items():
         if value is not None:
-            raise BadParameter(f"--{option}", value, "cannot change in the middle of a run", "leave it out")
+            shown = f"--{option.replace('_', '-')}"
+            raise BadParameter(shown, value, "cannot change in the middle of a run", "leave it out")
+    _check_engine(wishes)
     config = configuration.read(wishes.directory)
     look_here()
     task, method = configuration.unpackage(wishes.directory)
@@ -141,6 +150,12 @@ def _go_on(wishes: Wishes) -> TrainingRun:
 def _reached(directory: Path, until: str | None) -> bool:
     target = None if until is None else Target.parse(until)
     return target is not None and any(target.met(row) for row in read_lines(directory, "metrics.jsonl"))
+
+
+def _check_engine(wishes: Wishes) -> None:
+    if wishes.engine_name not in (None, *ENGINES):
+        fix = nearest(wishes.engine_name, ENGINES)
+        raise BadParameter("--engine", wishes.engine_name, "is not an engine", fix)
 
 
 def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:

@@ -14,12 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asyncsgd import methods
+from asyncsgd import recipes
+from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import AsyncSGDError, BadParameter, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine, Group, processes, ray
 from asyncsgd.tasks.base import Task
 
+OPTIONS = ("stepsize", "concurrency", "clip", "noise", "momentum", "optimizer", "local_steps", "local_stepsize")
+"""What a command line says of the method by name; the rest goes through --set."""
 PYTHON = {"True": True, "False": False, "None": None}
 """What JSON writes in small letters: a text would pass for true."""
 NEEDS = ("num_cpus", "num_gpus", "resources", "threads")
@@ -62,21 +65,25 @@ def _called(name: str, function: Callable[[], Any]) -> Any:
 def named_method(name: str, options: Mapping[str, Any]) -> Method:
     """The recipe of this name called with these options, or ``module:name`` of your own.
 
+    Errors name the options as the command line has them.
+
     >>> named_method("federated_async_sgd", {"stepsize": 0.1, "concurrency": 4}).name
     'federated_async_sgd'
     """
-    if ":" in name:
+    try:
+        if ":" not in name:
+            return recipes.make(name, options)
         found = _named("method", name)
-        made = _made(name, found, options) if _makes(found) else found
-    else:
-        recipes = {key: value for key, value in vars(methods).items() if _is_recipe(key, value)}
-        if name not in recipes:
-            raise BadParameter("method", name, "is no recipe", f"pass one of: {', '.join(sorted(recipes))}")
-        made = _made(name, recipes[name], options)
-    if not isinstance(made, Method):
-        fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
-        raise BadParameter("method", name, f"is a {type(made).__name__}", fix)
-    return made
+        if _makes(found):
+            return recipes.make(name, options, found)
+        if not isinstance(found, Method):
+            fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
+            raise BadParameter("method", name, f"is a {type(found).__name__}", fix)
+        return recipes.adapt(found, options)
+    except BadParameter as error:
+        plain = error.name == "method" or error.name in OPTIONS
+        option = f"--{error.name.replace('_', '-')}" if plain else f"--set {error.name}"
+        raise BadParameter(option, error.value, error.problem, error.fix) from error
 
 
 def _makes(found: Any) -> bool:
@@ -88,17 +95,24 @@ def _makes(found: Any) -> bool:
     return isinstance(found, type | partial) or inspect.isroutine(found) or "stepsize" in parameters
 
 
-def _made(name: str, recipe: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    signature = inspect.signature(recipe)
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        takes = ", ".join(signature.parameters)
-        fix = f"{name} takes: {takes}; set them with --set name=value"
-        if "stepsize" not in signature.parameters:
-            fix = "let it be a method, or a function of the stepsize that returns one"
-        raise BadParameter("method", name, f"cannot be made ({error})", fix) from error
-    return recipe(**options)
+def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """The options of a method: those given by name, None where nothing was said, and pairs of ``--set``.
+
+    >>> method_options({"stepsize": 0.1, "clip": None, "optimizer": "adam"}, ["optimizer.beta1=0.8"])
+    {'stepsize': 0.1, 'optimizer': {'kind': 'adam', 'beta1': 0.8}}
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    for name, value in settings(pairs).items():
+        table, dot, key = name.partition(".")
+        if dot:
+            inner = options.get(table, {})
+            options[table] = {**(inner if isinstance(inner, dict) else {"kind": inner}), key: value}
+        elif name in options:
+            fix = f"leave out --{name.replace('_', '-')} or --set {name}"
+            raise BadParameter(f"--set {name}", value, f"is given twice, the other time as {options[name]!r}", fix)
+        else:
+            options[name] = value
+    return options
 
 
 def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
@@ -163,8 +177,8 @@ def settings(
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise BadParameter(option, pair, "is no setting", f"write {example}")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            raise BadParameter(option, pair, "is not a setting", f"write {example}")
         try:
             found[name] = PYTHON[text] if text in PYTHON else json.loads(text)
         except ValueError:
@@ -201,12 +215,6 @@ def look_here() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def _is_recipe(name: str, value: Any) -> bool:
-    if name.startswith("_") or not inspect.isfunction(value) or value.__module__ != methods.__name__:
-        return False
-    return "stepsize" in inspect.signature(value).parameters
-
-
 def _named(what: str, name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
@@ -224,6 +232,8 @@ def _named(what: str, name: str) -> Any:
         raise BadParameter(what, name, f"cannot be found (no module {error.name!r})", fix) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise BadParameter(what, name, f"cannot be found ({module_name} has no {part!r})", "check the spelling")
+            public = [other for other in dir(found) if not other.startswith("_")]
+            fix = nearest(part, public) if public else "check the spelling"
+            raise BadParameter(what, name, f"cannot be found ({module_name} has no {part!r})", fix)
         found = getattr(found, part)
     return found

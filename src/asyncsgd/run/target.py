@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import BadParameter
 
 
@@ -42,7 +43,7 @@ class Target:
     def met(self, row: Mapping[str, Any]) -> bool:
         """Whether these metrics are there."""
         if self.metric not in row:
-            known = ", ".join(name for name in row if name not in ("iteration", "time"))
-            raise BadParameter("until", self.metric, "is not among the task's metrics", f"name one of: {known}")
+            fix = nearest(self.metric, [name for name in row if name not in ("iteration", "time")])
+            raise BadParameter("until", self.metric, "is not among the task's metrics", fix)
         value = float(row[self.metric])
         return value >= self.bound if self.at_least else value <= self.bound

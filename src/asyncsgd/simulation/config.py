@@ -13,9 +13,11 @@
     communication = {down = 0.1}    # optional
 
     [method]                        # or [[method]] several times, to compare
-    kind = "delay_adaptive"         # any function of asgd.methods
+    kind = "delay_adaptive"         # any recipe of `asyncsgd methods`; the other keys are its options
     stepsize = 0.1
-    momentum = 0.9                  # optional, for any method; clip = 1.0 too
+    clip = 1.0                      # optional, for any method; also noise, local_steps, local_stepsize, momentum
+    optimizer = {kind = "adam"}     # optional, for any method; the other keys are the optimizer's options
+    name = "mine"                   # optional: what the table calls it
 
     [run]
     iterations = 10000              # also: seed, every
@@ -27,7 +29,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncsgd import methods, tasks
+from asyncsgd import recipes, tasks
+from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import durations
@@ -44,7 +46,6 @@ from asyncsgd.simulation.sweep import grid
 
 TASKS = ("quadratic", "paper_quadratic", "logistic", "softmax", "digits")
 """Those that need no arrays from the user."""
-NOT_METHODS = ("clipped", "momentum", "adam")
 
 
 WORDS: dict[Any, str] = {
@@ -104,7 +105,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
     listed = tables["method"] if isinstance(tables["method"], list) else [tables["method"]]
     made = [_method(entry) for entry in listed]
     names = labels([(name, step) for name, step, _ in made])
-    recipes = {name: recipe for name, (_, _, recipe) in zip(names, made, strict=True)}
+    steps = {name: recipe for name, (_, _, recipe) in zip(names, made, strict=True)}
     run = _typed(tables.get("run", {}), "run", {"iterations": int, "seed": int, "every": int})
     if "iterations" not in run:
         raise BadConfig("the key run.iterations is missing; add it below [run]")
@@ -112,34 +113,29 @@ def parse(tables: Mapping[str, Any]) -> Config:
     sweep = _typed(tables.get("sweep", {}), "sweep", {"stepsizes": (list, Mapping), **kinds})
     if isinstance(sweep.get("stepsizes"), Mapping):
         sweep["stepsizes"] = _guarded("sweep.stepsizes", grid, sweep["stepsizes"])
-    return Config(task, speeds, recipes, run, sweep)
+    return Config(task, speeds, steps, run, sweep)
 
 
 def _method(entry: Any) -> tuple[str, float | None, Callable[[float | None], Method]]:
     """(name, step if the file has one, recipe)."""
-    entry = dict(_table(entry, "method"))
-    extras = {key: entry.pop(key) for key in ("momentum", "clip", "noise", "name") if key in entry}
-    functions = _functions(methods, [name for name in methods.__all__ if name not in NOT_METHODS])
-    kind = entry.get("kind")
-    kind = kind if isinstance(kind, str) else ""
-    if kind == "fedbuff":  # has its own clip and noise, on the buffered sum
-        entry |= {key: extras.pop(key) for key in ("clip", "noise") if key in extras}
-    stepped = next(iter(inspect.signature(functions[kind]).parameters)) if kind in functions else "stepsize"
-    if stepped == "smoothness":
-        stepped = "stepsize"
+    options = dict(_table(entry, "method"))
+    kind, name = options.pop("kind", None), options.pop("name", None)
+    known = recipes.recipes()
+    if kind is None:
+        raise BadConfig(f"the key method.kind is missing; use one of {', '.join(known)}")
+    if not isinstance(kind, str) or kind not in known:
+        raise BadConfig(f"method.kind = {kind!r} is not a method; {nearest(kind, known)}")
+    written = [option for option in ("stepsize", recipes.ALIASES["stepsize"]) if option in options]
+    others = {option: value for option, value in options.items() if option not in written}
 
     def recipe(stepsize: float | None) -> Method:
-        chosen = entry if stepsize is None else {**entry, stepped: stepsize}
-        method: Method = _call(chosen, "method", functions)
-        if "momentum" in extras:
-            method = method.using(optimizer=_guarded("method", methods.momentum, {"beta": extras["momentum"]}))
-        if "clip" in extras or "noise" in extras:
-            clip = {"method": method, "clip": extras.get("clip"), "noise": extras.get("noise", 0.0)}
-            method = _guarded("method", methods.clipped, clip)
-        return method
+        try:
+            return recipes.make(kind, options if stepsize is None else {**others, "stepsize": stepsize})
+        except BadParameter as error:
+            raise BadConfig(f"method.{error}") from None
 
-    made = recipe(None if stepped in entry else 1.0)  # so that mistakes show when the file is read
-    return str(extras.get("name", kind)), made.step.stepsize if stepped in entry else None, recipe
+    made = recipe(None if written else 1.0)  # so that mistakes show when the file is read
+    return kind if name is None else str(name), made.step.stepsize if written else None, recipe
 
 
 def _functions(module: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
@@ -152,7 +148,7 @@ def _call(table: Any, where: str, functions: Mapping[str, Callable[..., Any]]) -
     if kind is None:
         raise BadConfig(f"the key {where}.kind is missing; use one of {', '.join(functions)}")
     if not isinstance(kind, str) or kind not in functions:
-        raise BadConfig(f"{where}.kind = {kind!r} is not known{_close(str(kind), functions)}")
+        raise BadConfig(f"{where}.kind = {kind!r} is not known; {nearest(kind, functions)}")
     return _guarded(where, functions[kind], arguments)
 
 
@@ -204,10 +200,4 @@ def _known(given: Any, known: Iterable[str], where: str) -> None:
     for key in _table(given, where or "the file"):
         if key not in known:
             place = f"{where}.{key}" if where else f"[{key}]"
-            raise BadConfig(f"the key {place} is not known{_close(key, known)}")
-
-
-def _close(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+            raise BadConfig(f"the key {place} is not known; {nearest(key, known)}")

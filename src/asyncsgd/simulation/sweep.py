@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count, positive
+from asyncsgd.core.check import count, nearest, positive
 from asyncsgd.core.dispatch import AlwaysBusy, Batch
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.core.method import Method
@@ -223,7 +223,7 @@ def with_step(method: Recipe | Method, stepsize: float) -> Method:
 def _stop(task: Task, target: float | None, metric: str, window: int, sustained: bool, iterations: int) -> Stop | None:
     known = [name for name in METRICS if name in task.evaluate(task.initial())]
     if metric not in known:
-        raise BadParameter("metric", metric, "is not measured by this task", f"pass one of {', '.join(known)}")
+        raise BadParameter("metric", metric, "is not measured by this task", nearest(metric, known))
     if target is None:
         return None
     count("window", window)

@@ -1,0 +1,288 @@
+"""Every recipe and every option of a method, reached from the command line and from a TOML file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engines.inline import Inline
+from typer.testing import CliRunner
+
+import asyncsgd as asgd
+from asyncsgd import methods, recipes
+from asyncsgd.cli import app
+from asyncsgd.core.errors import AsyncSGDError, BadParameter
+from asyncsgd.core.optimizers import Adam, Momentum
+from asyncsgd.core.work import LocalSteps
+from asyncsgd.run import cli
+from asyncsgd.run.configuration import unpackage
+from asyncsgd.run.named import method_options, named_method
+from asyncsgd.simulation import config
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "adadelay": {"smoothness": 2.0},
+    "async_sgd": {"stepsize": 0.05},
+    "dc_asgd": {"stepsize": 0.05},
+    "delay_adaptive": {"stepsize": 0.05},
+    "delayed_average": {"stepsize": 0.05},
+    "fedasync": {"concurrency": 2, "local_steps": 3, "local_stepsize": 0.05},
+    "fedbuff": {"stepsize": 0.05, "concurrency": 2},
+    "federated_async_sgd": {"stepsize": 0.05, "concurrency": 2},
+    "local_sgd": {"stepsize": 0.5, "local_steps": 3, "local_stepsize": 0.05},
+    "mifa": {"stepsize": 0.05},
+    "minibatch_sgd": {"stepsize": 0.05},
+    "mishchenko": {"stepsize": 0.05},
+    "over_selection": {"stepsize": 0.05, "goal": 1},
+    "picky_sgd": {"stepsize": 0.05, "threshold": 10.0},
+    "rennala": {"stepsize": 0.05, "batch": 2},
+    "ringmaster": {"stepsize": 0.05, "limit": 5},
+    "shuffled_async_sgd": {"stepsize": 0.05, "concurrency": 2},
+    "staleness_aware": {"stepsize": 0.05, "workers": 2},
+}
+"""Every recipe with what it needs."""
+NAMED = ("stepsize", "concurrency", "clip", "noise", "momentum", "optimizer", "local_steps", "local_stepsize")
+"""Options of ``asyncsgd train`` itself; the others go through --set."""
+
+
+def quadratic() -> Any:
+    return asgd.tasks.quadratic(dim=3, workers=2)
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    inputs = torch.randn(40, 3)
+    targets = (inputs[:, 0] > 0).long()
+    return asgd.tasks.torch(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), data=(inputs, targets), batch_size=8)
+
+
+def words(options: dict[str, Any]) -> list[str]:
+    """Options as somebody types them."""
+    typed: list[str] = []
+    for name, value in options.items():
+        typed += [f"--{name.replace('_', '-')}", str(value)] if name in NAMED else ["--set", f"{name}={value}"]
+    return typed
+
+
+def train(directory: Path, *arguments: str, task: str = "quadratic", iterations: int = 20) -> dict[str, Any]:
+    fixed = ["--iterations", str(iterations), "--workers", "2", "--directory", str(directory), "--json"]
+    done = CliRunner().invoke(app, ["train", f"{__name__}:{task}", *arguments, *fixed], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    row: dict[str, Any] = json.loads(done.stdout)
+    return row
+
+
+def test_these_are_all() -> None:
+    made = {name for name in methods.__all__ if name not in ("clipped", "momentum", "adam")}
+    assert set(NEEDED) == set(recipes.recipes()) == made
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_every_recipe_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processes, which are the same for all of them."""
+    monkeypatch.setattr(cli, "named_engine", lambda described, changes: Inline(changes["workers"]))
+    row = train(tmp_path / "run", "--method", name, *words(NEEDED[name]))
+    assert (row["method"], row["iterations"], row["diverged"]) == (name, 20, None)
+    assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["method_name"] == name
+
+
+def test_every_recipe_simulates_from_a_file(tmp_path: Path) -> None:
+    """Also with a grid of steps: each has a step size that can be exchanged."""
+    tables = "".join(
+        f"[[method]]\nkind = {json.dumps(name)}\n" + "".join(f"{key} = {value}\n" for key, value in options.items())
+        for name, options in NEEDED.items()
+    )
+    described = (
+        '[task]\nkind = "quadratic"\ndim = 3\nworkers = 2\n[durations]\nkind = "fixed"\nseconds = [1.0, 3.0]\n'
+        + tables
+        + "[run]\niterations = 30\n[sweep]\nstepsizes = [0.05, 0.1, 0.2]\n"
+    )
+    file = tmp_path / "all.toml"
+    file.write_text(described, "utf-8")
+    done = CliRunner().invoke(app, ["simulate", str(file), "--json"], catch_exceptions=False)
+    assert [row["method"] for row in json.loads(done.stdout)] == list(NEEDED)
+    assert all(row["iterations"] == 30 for row in json.loads(done.stdout))
+    for name, recipe in config.load(file).methods.items():
+        assert recipe(0.125).step.stepsize == 0.125, name
+
+
+def test_local_steps_of_a_torch_task_train_and_replay(tmp_path: Path) -> None:
+    options = words({**NEEDED["fedasync"], "stepsize": 0.5, "proximal": 0.1, "weighting": "hinge"})
+    row = train(tmp_path / "run", "--method", "fedasync", *options, task="network")
+    assert row["iterations"] == 20
+    method = asgd.fedasync(0.5, concurrency=2, steps=3, local_stepsize=0.05, weighting="hinge", proximal=0.1)
+    assert unpackage(tmp_path / "run")[1] == method
+    assert asgd.replay(tmp_path / "run").model_compared
+
+
+def test_every_part_has_its_option(tmp_path: Path) -> None:
+    parts = {"stepsize": 0.05, "clip": 1.0, "noise": 0.1, "momentum": 0.5, "local_steps": 2, "local_stepsize": 0.1}
+    train(tmp_path / "run", *words({**parts, "scaled": "true"}))
+    _, method = unpackage(tmp_path / "run")
+    local = asgd.delay_adaptive(0.05).using(optimizer=asgd.momentum(0.5), work=LocalSteps(2, 0.1, scaled=True))
+    assert method == asgd.clipped(local, 1.0, 0.1)
+    described = config.parse(
+        {
+            "task": {"kind": "quadratic", "workers": 2},
+            "durations": {"kind": "fixed", "seconds": [1.0, 2.0]},
+            "method": {"kind": "delay_adaptive", **parts, "scaled": True},
+            "run": {"iterations": 5},
+        }
+    )
+    assert described.methods["delay_adaptive"](None) == method
+
+
+# ---------------------------------------------------------------------------------------------- optimizers
+
+
+def made(*pairs: str, **named: Any) -> asgd.Method:
+    return named_method("async_sgd", method_options({"stepsize": 0.1, **named}, pairs))
+
+
+def test_an_optimizer_by_name() -> None:
+    assert made(optimizer="adam").optimizer == Adam()
+    assert made("optimizer.beta1=0.5", optimizer="adam").optimizer == Adam(beta1=0.5)
+    assert made(optimizer="momentum").optimizer == Momentum(0.9)
+    assert made("optimizer.nesterov=true", momentum=0.5).optimizer == Momentum(0.5, nesterov=True)
+    assert made("optimizer.weight_decay=0.1", optimizer="AdamW").optimizer == asgd.torch_optimizer(
+        "AdamW", weight_decay=0.1
+    )
+
+
+# ---------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("fedasyn", {}, "--method = 'fedasyn' is not a method; did you mean fedasync?"),
+        ("FedAsync", {}, "--method = 'FedAsync' is not a method; did you mean fedasync?"),
+        ("qqq", {}, "--method = 'qqq' is not a method; pass one of: adadelay, async_sgd, "),
+        ("mifa", {}, "--stepsize is missing; mifa needs it: pass one"),
+        ("fedasync", {"concurrency": 2}, "--local-steps is missing; fedasync needs it: pass one"),
+        ("ringmaster", {"stepsize": 1.0}, "--set limit is missing; ringmaster needs it: pass one"),
+        (
+            "mifa",
+            {"stepsize": 1.0, "limt": 3},
+            "--set limt = 3 is not an option of mifa; pass one of: stepsize, clip, ",
+        ),
+        (
+            "ringmaster",
+            {"stepsize": 1.0, "limt": 3},
+            "--set limt = 3 is not an option of ringmaster; did you mean limit?",
+        ),
+        (
+            "mifa",
+            {"stepsize": 1.0, "momentm": 0.9},
+            "--set momentm = 0.9 is not an option of mifa; did you mean momentum?",
+        ),
+        ("mifa", {"stepsize": 1.0, "momentum": 2.0}, "--momentum = 2.0 must lie in [0, 1)"),
+        ("mifa", {"stepsize": 1.0, "noise": 1.0}, "--clip is missing"),
+        ("mifa", {"stepsize": 1.0, "local_steps": 3}, "--local-stepsize is missing"),
+        ("mifa", {"stepsize": 1.0, "local_steps": 0, "local_stepsize": 1.0}, "--local-steps = 0 must be an integer"),
+        (
+            "fedasync",
+            {"concurrency": 2, "local_steps": 0, "local_stepsize": 1.0},
+            "--local-steps = 0 must be an integer",
+        ),
+        (
+            "fedasync",
+            {"concurrency": 2, "local_steps": 2, "local_stepsize": 1.0, "stepsize": 2.0},
+            "--stepsize = 2.0 moves",
+        ),
+        ("mifa", {"stepsize": 1.0, "proximal": 0.1}, "--set proximal = 0.1 has no meaning for mifa"),
+        ("delayed_average", {"stepsize": 1.0, "momentum": 0.9}, "--momentum = 0.9 cannot replace DelayedAverage"),
+        (
+            "mifa",
+            {"stepsize": 1.0, "optimizer": "adm"},
+            "--set optimizer.kind = 'adm' is not an optimizer; did you mean adam?",
+        ),
+        ("mifa", {"stepsize": 1.0, "optimizer": "adamw"}, "is not an optimizer; did you mean"),
+        (
+            "mifa",
+            {"stepsize": 1.0, "optimizer": "adam", "momentum": 0.9},
+            "--momentum = 0.9 contradicts optimizer = 'adam'",
+        ),
+        (
+            "mifa",
+            {"stepsize": 1.0, "optimizer": {"kind": "adam", "beta3": 0.9}},
+            "--set optimizer.beta3 = 0.9 is not an option of adam; did you mean beta",
+        ),
+        (
+            "federated_async_sgd",
+            {"stepsize": 1.0, "concurrency": 2, "early": "no"},
+            "--set early = 'no' is of the wrong kind",
+        ),
+        (
+            "delay_adaptive",
+            {"stepsize": 1.0, "rule": ["a"]},
+            "--set rule = ['a'] is not known; pass one of scale, drop",
+        ),
+        ("mifa", {"stepsize": 1 << 70}, "is too large"),
+    ],
+)
+def test_a_mistake_names_the_option_as_it_is_typed(name: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadParameter) as caught:
+        named_method(name, options)
+    assert says in str(caught.value)
+
+
+def test_an_option_cannot_be_given_twice() -> None:
+    with pytest.raises(
+        BadParameter, match=r"--set clip = 2 is given twice, the other time as 1\.0; leave out --clip or"
+    ):
+        method_options({"clip": 1.0}, ["clip=2"])
+    with pytest.raises(BadParameter, match=r"--stepsize = 0\.5 is given twice, once as alpha"):
+        named_method("fedasync", {"alpha": 0.5, "stepsize": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--engine", "rya"), "--engine = 'rya' is not an engine; did you mean ray?"),
+        (("--engine", "proceses"), "did you mean processes?"),
+        (("--until", "los <= 1"), "until = 'los' is not among the task's metrics; did you mean loss?"),
+    ],
+)
+def test_other_mistyped_names(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    options = ["--stepsize", "0.1", "--iterations", "5", "--directory", str(tmp_path / "run"), *arguments]
+    with pytest.raises(AsyncSGDError) as caught:
+        CliRunner().invoke(app, ["train", f"{__name__}:quadratic", *options], catch_exceptions=False)
+    assert says in str(caught.value)
+
+
+def test_a_mistyped_command_task_and_metric_of_a_sweep() -> None:
+    assert "Did you mean 'simulate'?" in CliRunner().invoke(app, ["simulat"]).output
+    with pytest.raises(BadParameter, match=r"has no 'quadratc'\); did you mean quadratic\?"):
+        CliRunner().invoke(
+            app, ["train", f"{__name__}:quadratc", "--stepsize", "1", "--iterations", "5"], catch_exceptions=False
+        )
+    with pytest.raises(BadParameter, match=r"metric = 'gradient_nrm' is not measured .*; did you mean gradient_norm"):
+        asgd.sweep(
+            quadratic(),
+            asgd.async_sgd,
+            asgd.durations.fixed([1, 2]),
+            stepsizes=[0.1],
+            iterations=5,
+            metric="gradient_nrm",
+        )
+
+
+def test_a_method_that_is_made_already_can_be_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_made.py").write_text("import asyncsgd as asgd\nmethod = asgd.mifa(0.1)\n", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert named_method("mine_made:method", {}) == asgd.mifa(0.1)
+    assert named_method("mine_made:method", {"stepsize": 0.2, "clip": 1.0}) == asgd.clipped(asgd.mifa(0.2), 1.0)
+    with pytest.raises(BadParameter, match="--concurrency = 3 is not an option of mifa"):
+        named_method("mine_made:method", {"concurrency": 3})
+
+
+def test_the_list_has_every_recipe() -> None:
+    shown = CliRunner().invoke(app, ["methods"]).stdout
+    for name, options in NEEDED.items():
+        [line] = [line for line in shown.splitlines() if line.startswith(f"{name} ")]
+        assert set(options) - {"stepsize"} <= set(line.split()), line
+    rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)["methods"]
+    assert [row["method"] for row in rows] == list(recipes.recipes())
