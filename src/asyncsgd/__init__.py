@@ -154,7 +154,13 @@ _LATER = {
 }
 
 
+_MODULES = ("core", "planning", "run", "simulation", "watch")
+"""Modules that users may enter by `asyncsgd.run` and the like, besides those in ``__all__``."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"asyncsgd.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'asyncsgd' has no attribute {name!r}")
     module = import_module(_LATER[name])
@@ -163,4 +169,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_MODULES, "__version__"})
