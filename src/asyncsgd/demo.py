@@ -17,7 +17,7 @@ from rich.table import Table
 
 from asyncsgd import methods, theory
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
 from asyncsgd.planning.words import number, shown
@@ -180,7 +180,7 @@ def _digits() -> Any:
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
     except ModuleNotFoundError as error:
-        raise UsageError(f"the demo needs {error.name}; pip install 'asyncsgd[demo]'") from error
+        raise MissingLibrary("the demo", str(error.name), "asyncsgd[demo]") from error
     from asyncsgd import tasks
 
     images, labels = load_digits(return_X_y=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.check import count
+from asyncsgd.core.check import count, nearest
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.report import charts
 from asyncsgd.report.figures import COLOURS, figure
@@ -181,8 +181,9 @@ def _metric(subjects: Sequence[Subject], metric: str | None) -> str:
         return "loss" if "loss" in known else known[0]
     for subject in subjects:
         if metric not in subject.metrics or metric in AXES:
-            names = ", ".join(name for name in subject.metrics if name not in AXES) or "none"
-            raise BadParameter("metric", metric, f"is not among those of {subject.name}", f"name one of: {names}")
+            names = [name for name in subject.metrics if name not in AXES]
+            fix = nearest(metric, names) if names else "it has none: pass runs, not traces"
+            raise BadParameter("metric", metric, f"is not among those of {subject.name}", fix)
     return metric
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Vector
 from asyncsgd.core.optimizers import Optimizer, State
 from asyncsgd.torch_arrays import address, tensor_over
@@ -35,7 +35,7 @@ def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("asgd.torch_optimizer needs PyTorch; pip install 'asyncsgd[torch]'") from error
+        raise MissingLibrary("asgd.torch_optimizer", "PyTorch", "asyncsgd[torch]") from error
     if isinstance(kind, str):
         found = getattr(torch.optim, kind, None)
         if found is None:

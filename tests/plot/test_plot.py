@@ -153,7 +153,7 @@ def test_a_target_is_drawn(tmp_path: Path) -> None:
 
 
 def test_metrics_that_are_not_there(runs: dict[str, asgd.Run]) -> None:
-    with pytest.raises(BadParameter, match=r"metric = 'accuracy' is not among those of async; name one of: loss, "):
+    with pytest.raises(BadParameter, match=r"metric = 'accuracy' is not among those of async; pass one of: loss, "):
         asgd.plot.convergence(runs, "accuracy")
     with pytest.raises(BadParameter, match="has no metrics; pass runs, not traces"):
         asgd.plot.convergence(runs["async"].trace)

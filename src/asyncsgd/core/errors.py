@@ -6,7 +6,8 @@
     ├── UsageError (also ValueError)      the caller's fault: mend the call
     │   ├── BadParameter                  an impossible hyper-parameter
     │   ├── BadEvent                      an event that cannot happen now (a worker that joins twice, ...)
-    │   └── BadStep                       a step rule returned something that is not a step
+    │   ├── BadStep                       a step rule returned something that is not a step
+    │   └── MissingLibrary                a library is not installed (also ModuleNotFoundError)
     ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and go on
     │   ├── UnknownJob                    no such job was ever handed out
     │   ├── WrongWorker                   the job belongs to somebody else
@@ -67,6 +68,24 @@ class BadEvent(UsageError):
 
 class BadStep(UsageError):
     """A step rule returned a negative number, NaN or infinity."""
+
+
+class MissingLibrary(UsageError, ModuleNotFoundError):
+    """A library that is not installed; most come with an extra of ours.
+
+    >>> raise MissingLibrary("asgd.tasks.torch", "PyTorch", "asyncsgd[torch]")
+    Traceback (most recent call last):
+        ...
+    asyncsgd.core.errors.MissingLibrary: asgd.tasks.torch needs PyTorch; install it with: pip install 'asyncsgd[torch]'
+    """
+
+    def __init__(self, what: str, library: str, package: str) -> None:
+        self.what, self.library, self.package = what, library, package
+        shown = f"'{package}'" if "[" in package else package  # a shell would read the brackets
+        super().__init__(f"{what} needs {library}; install it with: pip install {shown}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.library, self.package)
 
 
 class WorkerError(AsyncSGDError):

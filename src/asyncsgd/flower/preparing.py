@@ -8,7 +8,7 @@ from typing import Any
 
 from asyncsgd.core.check import integer
 from asyncsgd.core.dispatch import FirstOf
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines.flower import Clients
@@ -99,4 +99,4 @@ def check_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ModuleNotFoundError as error:
-        raise UsageError("Flower is not installed; pip install 'asyncsgd[flower]'") from error
+        raise MissingLibrary("asgd.flower.serve", "Flower", "asyncsgd[flower]") from error

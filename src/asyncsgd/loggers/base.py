@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.check import positive
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import MissingLibrary
 from asyncsgd.run.directory import BadRunDirectory
 from asyncsgd.run.listeners import Listener, Status
 from asyncsgd.run.summary import as_row
@@ -145,8 +145,7 @@ def needs(kind: str, imported: Callable[[], Any]) -> Any:
     try:
         return imported()
     except ModuleNotFoundError as error:
-        missing = f"loggers.{kind} needs {(error.name or kind).partition('.')[0]}"
-        raise UsageError(f"{missing}; install it with: pip install 'asyncsgd[{kind}]'") from error
+        raise MissingLibrary(f"loggers.{kind}", (error.name or kind).partition(".")[0], f"asyncsgd[{kind}]") from error
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

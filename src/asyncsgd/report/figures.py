@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import MissingLibrary
 from asyncsgd.trace.atomic import write_bytes, write_text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
@@ -29,7 +29,7 @@ def figure(columns: int = 1, rows: int = 1, width: float = 7.2, height: float = 
         from cycler import cycler
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UsageError("figures need matplotlib; install it with: pip install 'asyncsgd[report]'") from error
+        raise MissingLibrary("a figure", "matplotlib", "asyncsgd[report]") from error
     look = {
         "axes.edgecolor": INK,
         "axes.grid": True,

@@ -38,7 +38,7 @@ from typing import Any
 
 from asyncsgd import recipes, tasks
 from asyncsgd.core.check import nearest
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, MissingLibrary, UsageError
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.compare import labels
@@ -85,7 +85,7 @@ def load(path: str | Path) -> Config:
     try:
         return parse(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise BadConfig(f"{path}: not TOML: {error}; mend that line") from None
+        raise BadConfig(f"{path}: not TOML: {error}; fix that line") from None
     except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from None
 
@@ -171,8 +171,10 @@ def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
         return function(**arguments)
     except BadParameter as error:
         raise BadConfig(f"{where}.{error}") from None
+    except MissingLibrary:
+        raise
     except (TypeError, AttributeError, ValueError, ArithmeticError, LookupError, MemoryError) as error:
-        raise BadConfig(f"[{where}] does not fit {function.__name__}: {error}; mend its values") from None
+        raise BadConfig(f"[{where}] does not fit {function.__name__}: {error}; fix its values") from None
 
 
 def _table(table: Any, where: str) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from asyncsgd.core.check import count, fraction
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive
 from asyncsgd.tasks.builtin import NO_FLOATS, BuiltIn, Floats, Integers
@@ -132,8 +132,8 @@ def digits(
     fraction("test_fraction", test_fraction)
     try:
         load_digits = import_module("sklearn.datasets").load_digits
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("the digits come with scikit-learn; run `pip install scikit-learn`") from None
+    except ModuleNotFoundError as error:
+        raise MissingLibrary("asgd.tasks.digits", "scikit-learn", "scikit-learn") from error
     pixels, truth = load_digits(return_X_y=True)
     shuffled = np.random.Generator(np.random.Philox(key=derive(seed, 1))).permutation(len(truth))
     held, kept = np.split(shuffled, [round(test_fraction * len(truth))])

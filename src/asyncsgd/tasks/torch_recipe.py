@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncsgd.core.check import count, positive
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.tasks.torch_rows import as_rows, is_pair, share_out
 from asyncsgd.tasks.torch_task import TorchTask
 
@@ -71,7 +71,7 @@ def torch(
     try:
         import torch as _  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("asgd.tasks.torch needs PyTorch; pip install 'asyncsgd[torch]'") from error
+        raise MissingLibrary("asgd.tasks.torch", "PyTorch", "asyncsgd[torch]") from error
     from asyncsgd.tasks.torch_check import check_device, check_function, check_module
 
     for name, value in (

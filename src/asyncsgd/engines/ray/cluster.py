@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import MissingLibrary
 from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.ray.engine import Ray
 from asyncsgd.engines.ray.knock import check_connected, check_node, knock
@@ -211,7 +211,7 @@ def _imported() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise UsageError("the Ray engine needs Ray; install it with: pip install 'asyncsgd[ray]'") from error
+        raise MissingLibrary("the Ray engine", "Ray", "asyncsgd[ray]") from error
     return ray
 
 
