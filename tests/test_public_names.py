@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import asyncsgd as asgd
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +89,7 @@ def test_dir_shows_the_public_names_only() -> None:
     assert shown.stdout.split() == sorted({*asgd.__all__, *MODULES, "__version__"}), shown.stderr
 
 
+@pytest.mark.slow
 def test_the_pages_mention_names_that_attributes_lead_to() -> None:
     found = dict(pages())
     assert len(found) > 50
@@ -94,6 +97,7 @@ def test_the_pages_mention_names_that_attributes_lead_to() -> None:
     assert not lost, {name: found[name] for name in lost}
 
 
+@pytest.mark.slow
 def test_the_source_mentions_names_that_there_are() -> None:
     """Those of our own rooms need only be there; what a user is told about must be reachable as it is written."""
     found = dict(sources())
@@ -102,6 +106,7 @@ def test_the_source_mentions_names_that_there_are() -> None:
     assert not lost, {name: found[name] for name in lost}
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_there_is_found() -> None:
     assert MISTYPED in unreachable()
     assert not is_module("asyncsgd.run.listners.Status")

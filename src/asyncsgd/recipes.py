@@ -192,7 +192,7 @@ def _optimizer(common: Mapping[str, Any]) -> Optimizer:
     if kind is None:
         fix = f"pass one of {', '.join(OPTIMIZERS)}, or one of torch.optim such as AdamW"
         raise BadParameter("optimizer.kind", None, "is missing", fix)
-    with _naming({option: f"optimizer.{option}" for option in (*options, "kind")}):
+    with _naming({"kind": "optimizer", **{option: f"optimizer.{option}" for option in options}}):
         if not isinstance(kind, str) or kind not in OPTIMIZERS:
             return _of_torch(kind, options)
         parameters = inspect.signature(OPTIMIZERS[kind]).parameters

@@ -21,9 +21,8 @@ from watch.common import Scripted, simulated
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
 from asyncsgd.run import BadRunDirectory, Listener, TrainingRun, WorkersFailed
-from asyncsgd.run import directory as directories
 from asyncsgd.run.directory import RunDirectory, in_use, read_lines, read_trace
-from asyncsgd.trace import Trace
+from asyncsgd.trace import Trace, locks
 from asyncsgd.watch import Frame, Watcher
 
 
@@ -332,14 +331,14 @@ def test_somebody_who_only_looks_keeps_nobody_from_training(tmp_path: Path, monk
     (tmp_path / ".lock").touch()
     reader = os.open(tmp_path / ".lock", os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_SH)
-    tried, real = [], directories._locked
+    tried, real = [], locks.take
 
-    def tries(descriptor: int, kind: int) -> bool:
-        tried.append(kind)
+    def tries(descriptor: int, *, shared: bool = False) -> bool:
+        tried.append(shared)
         if len(tried) == 3:
             os.close(reader)
-        return real(descriptor, kind)
+        return real(descriptor, shared=shared)
 
-    monkeypatch.setattr(directories, "_locked", tries)
+    monkeypatch.setattr(locks, "take", tries)
     RunDirectory(tmp_path).close()
-    assert tried == [fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_EX]
+    assert tried == [False, True, False]

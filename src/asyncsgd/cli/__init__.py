@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 
@@ -17,6 +18,9 @@ def main() -> None:
 
     Exit codes: 0 done, 1 it could not be done or differs, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" for τ, and no traceback
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"asyncsgd: warning: {message}", err=True)
     try:
         app()

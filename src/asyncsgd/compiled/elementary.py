@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import bits, floats, splat, sqrt, where
 from asyncsgd.compiled.random import GAMMA, M1, M2, S27, S30, S31
 

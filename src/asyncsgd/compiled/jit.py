@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from numba import njit
+import numba
 
-borrowing: Any = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload]
+
+def njit(**options: Any) -> Any:
+    """Numba's decorator, which compiles without a cache where there is no place for one.
+
+    numba keeps what it compiled beside the source, or else below the user's home. Where neither can be written to (a
+    read-only installation and no home), it raises while we are imported.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        try:
+            return numba.njit(**options)(function)
+        except RuntimeError as error:
+            if not options.get("cache") or "cannot cache" not in str(error):
+                raise
+            _warn()
+            return numba.njit(**{**options, "cache": False})(function)
+
+    return compiled
+
+
+@cache
+def _warn() -> None:
+    warnings.warn(
+        "numba can keep nothing that it compiles, so every start compiles again, for about half a minute; "
+        "set NUMBA_CACHE_DIR to a directory that can be written to",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+borrowing: Any = njit(cache=True, nogil=True, _nrt=False)
 """For functions that allocate nothing: the caller holds all arrays, so references need no counting.
 
 Counting them costs more than the work where a function gets a tuple of ten arrays (numba issues 2345, 2350).
 """
 
-inlined: Any = njit(cache=True, nogil=True, _nrt=False, error_model="numpy", forceinline=True)  # type: ignore[call-overload]
+inlined: Any = njit(cache=True, nogil=True, _nrt=False, error_model="numpy", forceinline=True)
 """The same for the parts of one hot loop: handing over a tuple of arrays copies a kilobyte if the call stays a call."""

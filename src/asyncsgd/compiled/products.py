@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import at, load, put, store
 
 V16, V8, V4, V2 = (0,) * 16, (0,) * 8, (0,) * 4, (0,) * 2

@@ -9,8 +9,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
+from asyncsgd.compiled.jit import njit
 from asyncsgd.core import random as plain
 
 GAMMA = np.uint64(plain.GAMMA)

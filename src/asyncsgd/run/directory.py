@@ -16,7 +16,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ from asyncsgd.run.reading import (
     read_trace,
 )
 from asyncsgd.run.writing import CannotWrite, writing
-from asyncsgd.trace import Recorder, Trace, TraceLog
+from asyncsgd.trace import Recorder, Trace, TraceLog, locks
 from asyncsgd.trace.atomic import write_bytes, write_text
 
 APPENDED = ("metrics.jsonl", "journal.jsonl", "fingerprints.bin")
@@ -57,6 +56,9 @@ class RunDirectory:
         self._files: dict[str, int] = {}
         self._pending: dict[str, bytearray] = {name: bytearray() for name in APPENDED}
         self._log: TraceLog | None = None
+        if not locks.AVAILABLE:
+            fix = "leave it out, or train on Linux or macOS"
+            raise BadParameter("directory", str(path), "cannot be locked on this system", fix)
         try:
             self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
@@ -69,8 +71,8 @@ class RunDirectory:
         """The lock; one that its last owner took away with him is no lock any more."""
         while True:
             lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            while not _locked(lock, fcntl.LOCK_EX):
-                if not _locked(lock, fcntl.LOCK_SH):  # else somebody only looked, see `in_use`: once more
+            while not locks.take(lock):
+                if not locks.take(lock, shared=True):  # else somebody only looked, see `in_use`: once more
                     os.close(lock)
                     raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
             if os.fstat(lock).st_nlink:
@@ -222,21 +224,15 @@ class RunDirectory:
                     folder.rmdir()
 
 
-def _locked(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def in_use(path: Path) -> bool:
     """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
+    if not locks.AVAILABLE:
+        return False  # nothing trains on such a system
     try:
         descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # it is not there, or this user may not open it and so cannot know
         return False
     try:
-        return not _locked(descriptor, fcntl.LOCK_SH)
+        return not locks.take(descriptor, shared=True)
     finally:
         os.close(descriptor)

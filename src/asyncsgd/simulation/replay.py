@@ -249,8 +249,9 @@ def _announce() -> None:
     """Tell somebody at a terminal that the first run ever takes a while."""
     from asyncsgd.simulation.replay_kernel import advance_built_in
 
-    cache = Path(advance_built_in.stats.cache_path)
-    if sys.stderr.isatty() and not advance_built_in.signatures and not any(cache.glob("replay_kernel.advance*.nbi")):
+    place = advance_built_in.stats.cache_path  # None where numba can keep nothing
+    kept = place is not None and any(Path(place).glob("replay_kernel.advance*.nbi"))
+    if sys.stderr.isatty() and not advance_built_in.signatures and not kept:
         sys.stderr.write("asyncsgd: compiling the simulator, about half a minute, once on this machine\n")
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import at, extent, load, member, nowhere, pointer, splat, sqrt, store
 from asyncsgd.tasks import linear_kernels as linear
 from asyncsgd.tasks import quadratic_kernels as quadratic

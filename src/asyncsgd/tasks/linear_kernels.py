@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from asyncsgd.compiled.elementary import sigmoid, softplus
+from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import at, first, load, pointer, put, splat, store
 from asyncsgd.compiled.products import V8, add_scaled, combine
 from asyncsgd.compiled.random import below, output

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from asyncsgd.compiled.elementary import normal_pair
+from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import at, load, pointer, splat, store
 from asyncsgd.compiled.products import combine
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncsgd.core.check import count, positive
+from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Crew, Engine
@@ -34,6 +36,8 @@ class Processes(Engine):
         return {"slowdown": slowdown, "seconds": self.seconds[worker] if self.seconds else 0.0}
 
     def start(self, task: Task, work: Work, x: Vector) -> Crew:
+        if not hasattr(os, "fork"):
+            raise UsageError("worker processes are forked, which this system cannot do; train on Linux, or simulate")
         from asyncsgd.engines.processes.crew import ProcessCrew
 
         return ProcessCrew(self, task, work, x)

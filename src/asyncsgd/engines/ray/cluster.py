@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import shutil
@@ -21,6 +20,7 @@ from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.ray.engine import Ray
 from asyncsgd.engines.ray.knock import check_connected, check_node, knock
 from asyncsgd.engines.ray.watch import Watch
+from asyncsgd.trace import locks
 
 LOOPBACK = "127.0.0.1"
 LONGEST_FOLDER = 36
@@ -254,7 +254,7 @@ def _folder() -> tuple[Path, int]:
     _sweep(Path(parent))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     lock = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    locks.take(lock)
     (folder / "new").rename(folder / "lock")  # held before anybody else can find it
     return folder, lock
 
@@ -267,11 +267,8 @@ def _sweep(parent: Path) -> None:
         except OSError:
             continue  # another user's, or gone by now
         try:
-            if os.fstat(descriptor).st_uid == os.getuid():
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid == os.getuid() and locks.take(descriptor):  # else its server lives
                 shutil.rmtree(lock.parent, ignore_errors=True)
-        except BlockingIOError:
-            pass  # its server lives
         finally:
             os.close(descriptor)
 

@@ -69,7 +69,7 @@ def living() -> dict[int, tuple[str, int, int]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                with open(f"/proc/{entry}/stat") as file:
+                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:  # names are any bytes
                     name, _, rest = file.read().partition("(")[2].rpartition(")")
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it has just ended

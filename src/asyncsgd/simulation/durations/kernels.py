@@ -9,9 +9,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from asyncsgd.compiled.jit import borrowing
+from asyncsgd.compiled.jit import borrowing, njit
 from asyncsgd.compiled.random import below, derive, normal_pair, output, uniform
 from asyncsgd.simulation.durations import base
 
