@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -111,3 +112,11 @@ def test_a_name_that_is_not_there_is_found() -> None:
     assert MISTYPED in unreachable()
     assert not is_module("asyncsgd.run.listners.Status")
     assert is_module("asyncsgd.engines.processes.nursery")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert project["version"] == asgd.__version__
+    assert f"\nversion: {asgd.__version__}\n" in citation
+    assert f"\nlicense: {project['license']}\n" in citation

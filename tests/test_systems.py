@@ -18,7 +18,7 @@ import os, select, signal, socket, sys
 for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
 for module, names in {
-    os: ("O_CLOEXEC", "fork", "geteuid", "getpgid", "getuid", "killpg", "memfd_create", "pidfd_open",
+    os: ("O_CLOEXEC", "O_DIRECTORY", "fork", "geteuid", "getpgid", "getuid", "killpg", "memfd_create", "pidfd_open",
          "sched_getaffinity", "sched_yield", "setsid"),
     select: ("epoll", "poll"),
     signal: ("SIGHUP", "SIGKILL", "pidfd_send_signal", "pthread_sigmask"),
@@ -26,6 +26,13 @@ for module, names in {
 }.items():
     for name in names:
         delattr(module, name)
+
+def open_file(path, *others, real=os.open):
+    if os.path.isdir(path):
+        raise PermissionError(path)
+    return real(path, *others)
+
+os.open = open_file
 
 import importlib, pkgutil
 import asyncsgd as asgd

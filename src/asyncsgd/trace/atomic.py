@@ -23,6 +23,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows cannot open a directory
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)  # or the new name may not survive a power cut
