@@ -93,9 +93,7 @@ def recipe(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
         for name, value in options.items():
             if name not in known:
-                raise BadParameter(
-                    name, value, f"is not an option of {function.__name__}", instead(name, value, known)
-                )
+                raise BadParameter(name, value, f"is not an option of {function.__name__}", instead(name, value, known))
         return function(*arguments, **options)
 
     return checked
