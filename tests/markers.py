@@ -81,6 +81,7 @@ class Markers:
             group = next((name for name in GROUPS if item.get_closest_marker(name)), None) or _shared(item)
             if group is not None:
                 item.add_marker(pytest.mark.xdist_group(group))
+                _name_group(item, group)
         items.sort(key=_turn)
 
     @pytest.hookimpl(trylast=True)
@@ -138,6 +139,15 @@ def _shared(item: pytest.Item) -> str | None:
     if any(definition.scope == "module" for definitions in found.values() for definition in definitions):
         return item.location[0]
     return None
+
+
+def _name_group(item: pytest.Item, group: str) -> None:
+    """Write the group into the test's name, where pytest-xdist's controller reads it.
+
+    xdist 3.8 does so itself, but in an attribute that pytest 9.2 no longer reads: ``--dist loadgroup`` has no effect.
+    """
+    if getattr(item.config.option, "loadgroup", False) and hasattr(item, "_id"):
+        item._id = type(item._id).parse(f"{item.nodeid}@{group}")
 
 
 def _turn(item: pytest.Item) -> int:

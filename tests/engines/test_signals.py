@@ -13,13 +13,13 @@ import asyncsgd as asgd
 from asyncsgd.run import checkpoint, configuration
 from asyncsgd.testing.bench import Bowl
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import sys
 import asyncsgd as asgd
 from asyncsgd.run import Listener
 from asyncsgd.testing.bench import Bowl
-
-pytestmark = pytest.mark.processes
 
 class Tell(Listener):
     def measured(self, iteration, seconds, metrics):
@@ -128,7 +128,10 @@ except KeyboardInterrupt:
         returned, _, complaints = subject.end()
         assert returned == 130, complaints
         subject.none_left()
-    assert [path.stem for path in checkpoint.listed(tmp_path / "run" / "checkpoints")] == ["000000000005"]
+    assert [path.stem for path in checkpoint.listed(tmp_path / "run" / "checkpoints")] == [
+        "000000000005",
+        "000000000000",
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
