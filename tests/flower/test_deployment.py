@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -21,6 +22,8 @@ from asyncsgd.run.directory import read_trace
 pytestmark = [
     pytest.mark.flower,
     pytest.mark.timeout(900),
+    # flwr 1.41 joins the folders of its database's migrations by spaces, and alembic splits them there.
+    pytest.mark.skipif(" " in sys.prefix, reason="Flower's SuperLink makes no database below a path with a space"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("openssl", "ssh-keygen"))), reason="openssl or ssh-keygen is not installed"
     ),
