@@ -140,6 +140,9 @@ def _split(
             own[parameter] = value
         elif option in COMMON:
             common[option] = value
+        elif option == "stepsize":
+            fix = "let it be a method, or a function of the stepsize that returns one"
+            raise BadParameter("method", name, "does not take a stepsize", fix)
         else:
             fix = instead(option, value, [*(_spelled(parameter) for parameter in parameters), *COMMON])
             raise BadParameter(option, value, f"is not an option of {name}", fix)

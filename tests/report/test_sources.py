@@ -201,7 +201,7 @@ def test_a_folder_of_runs_and_a_trace(directory, tmp_path):
         ("run.json", "{", "run.json is damaged"),
         ("run.json", "[1]", "run.json is damaged"),
         ("run.json", '{"format": 99}', "has format 99"),
-        ("run.json", '{"format": 1, "until": "soon"}', "until = 'soon' is no target"),
+        ("run.json", '{"format": 1, "until": "soon"}', "until = 'soon' is not a target"),
         ("journal.jsonl", "{}\nnonsense\n", "journal.jsonl is damaged"),
         (
             "journal.jsonl",

@@ -9,6 +9,7 @@ import asyncsgd as asgd
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.steps import Constant
 from asyncsgd.core.transforms import Clip
+from asyncsgd.run import safety
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.faults import Faults
 from asyncsgd.run.safety import estimate_smoothness
@@ -268,4 +269,25 @@ def test_gradients_that_take_long_are_not_waited_for(monkeypatch, seconds, most)
     seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Slow(), run.x, Faults())
     assert len(calls) <= most
     assert seen.safe_step is None
-    assert "the step cannot be judged: 2 s of gradients here were too few" in words(seen.facts)
+    assert "the step cannot be judged: gradients take too long here" in words(seen.facts)
+
+
+def test_the_estimate_of_l_does_not_depend_on_how_busy_the_machine_is(monkeypatch):
+    """A search that would take too long is not begun; one that was cut short would find a smaller L."""
+    rows = np.random.default_rng(0).standard_normal((200, 20))
+    problem = asgd.tasks.least_squares(rows, rows[:, 0], workers=4)
+    found = {}
+    for seconds in (1e-6, 1e-3, 0.03, 1.0):
+
+        class Timed:
+            clock = 0.0
+            initial = staticmethod(problem.initial)
+
+            def update(self, x, worker, seed, seconds=seconds):
+                Timed.clock += seconds
+                return problem.update(x, worker, seed)
+
+        monkeypatch.setattr("asyncsgd.run.safety.time.monotonic", lambda timed=Timed: timed.clock)
+        found[seconds] = safety.estimate_smoothness(Timed(), problem.initial(), [0, 1, 2, 3])
+    assert found[1.0] is None
+    assert found[1e-6] == found[1e-3] == found[0.03] > 0

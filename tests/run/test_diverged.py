@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_finite_at_the_start_is_said_to_be_that(tmp_path: Pat
         f"loss = {loss} at the initial model, before any update; check the initial parameters, the data and the loss"
     )
     said = as_text(run)
-    assert "async_sgd could not start: 0 iterations" in said
+    assert "async_sgd diverged at the initial model: 0 iterations" in said
     assert problem in said
     assert [row["event"] for row in events(tmp_path, "diverged")] == ["diverged"]
     sound(train(tmp_path, resume=True), 60)  # with a loss that is right

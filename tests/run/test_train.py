@@ -23,6 +23,7 @@ from asyncsgd.core.transforms import Transform
 from asyncsgd.engines import EngineError, processes
 from asyncsgd.engines.base import Report
 from asyncsgd.run import WorkersFailed, checkpoint
+from asyncsgd.run.target import Target
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl
 
@@ -66,15 +67,21 @@ def test_a_target_that_is_missed() -> None:
     assert run.trace.iterations == 60
 
 
+@pytest.mark.parametrize(("until", "met"), [("loss >= 2", True), ("loss > 2", False), ("loss < 2", False)])
+def test_a_target_is_taken_literally(until: str, met: bool) -> None:
+    assert Target.parse(until).met({"loss": 2.0}) == met
+    assert str(Target.parse(until)) == f"{until}.0"
+
+
 @pytest.mark.parametrize("until", ["loss", "loss = 3", "loss <= soon", "<= 3", "loss <= nan"])
 def test_a_target_that_is_none(tmp_path: Path, until: str) -> None:
-    with pytest.raises(BadParameter, match=r"until = .* is no target; write a metric"):
+    with pytest.raises(BadParameter, match=r"until = .* is not a target; write a metric"):
         train(tmp_path / "run", until=until)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_target_that_is_not_measured() -> None:
-    with pytest.raises(BadParameter, match="until = 'accuracy' is not among the task's metrics; name one of: loss"):
+    with pytest.raises(BadParameter, match="until = 'accuracy' is not among the task's metrics; pass one of: loss"):
         train(None, until="accuracy > 1")
 
 

@@ -131,7 +131,7 @@ def _smoothness(
                 return max(found, known or 0.0)
             why = "no curvature was found, gradients are the same all around"
             if found is None:
-                why = f"{BUDGET:g} s of gradients here were too few to estimate L"
+                why = f"gradients take too long here to estimate L in {BUDGET:g} s"
     if known is not None:
         return known
     facts.append(f"the step cannot be judged: {why}")

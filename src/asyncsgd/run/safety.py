@@ -19,9 +19,9 @@ from asyncsgd.theory import theorem1, theorem2, theorem3
 from asyncsgd.theory.curvature import curvature, steepest
 from asyncsgd.trace import Delays
 
-BUDGET = 2.0
-"""Seconds that estimating L may take."""
-ROUNDS = 8
+BUDGET = 5.0
+"""Seconds that estimating L may take. A search that does not fit is not begun: one cut short finds a smaller L."""
+ROUNDS, FEWER = 8, 2
 LARGE = 1_000_000
 """Numbers in a model from which on fewer directions are kept."""
 
@@ -121,14 +121,12 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
     At both, because a model that has blown up often lies where the loss is flat.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
-    start = task.initial()
-    one_round = _one_round(len(draws), _seconds(task, start, draws[0]))
-    if 2 * one_round > BUDGET:
+    start, rounds = task.initial(), ROUNDS if len(x) <= LARGE else FEWER
+    if _cost(len(draws), rounds, _seconds(task, start, draws[0])) > BUDGET:
         return None
     places = [start]
-    if 4 * one_round <= BUDGET and np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
+    if np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
         places.append(x)
-    rounds = min(ROUNDS if len(x) <= LARGE else 2, int(BUDGET / max(one_round * len(places), 1e-9)) - 1)
     gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
     length = float(np.linalg.norm(gradient))
     if not 0 < length < np.inf:
@@ -150,13 +148,13 @@ def _rounding(task: Task, x: Vector, draw: tuple[int, int]) -> float:
 
 
 def takes_long(seconds: float, workers: int) -> bool:
-    """Whether gradients of so many seconds are too long for an estimate of L."""
-    return 2 * _one_round(min(4, workers), seconds) > BUDGET
+    """Return whether gradients that take this many seconds are too slow to estimate L."""
+    return _cost(min(4, workers), FEWER, seconds) > BUDGET
 
 
-def _one_round(draws: int, seconds: float) -> float:
-    """A difference of two gradients for every draw."""
-    return 2 * draws * seconds
+def _cost(draws: int, rounds: int, seconds: float) -> float:
+    """Return the seconds of an estimate: at two points, for every draw, two gradients in each round and once more."""
+    return 2 * 2 * draws * (rounds + 1) * seconds
 
 
 def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:

@@ -66,7 +66,7 @@ def as_text(run: TrainingRun) -> str:
 def _end(run: TrainingRun) -> str:
     end = of_run(run)
     if end.state == DIVERGED:
-        return "diverged" if run.trace.iterations else "could not start"
+        return "diverged" if run.trace.iterations else "diverged at the initial model"
     if end.state == INTERRUPTED:
         return f"was stopped by {run.interrupted}"
     if end.until is None:

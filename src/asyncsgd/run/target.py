@@ -23,9 +23,10 @@ class Target:
     metric: str
     at_least: bool
     bound: float
+    strict: bool = False
 
     def __str__(self) -> str:
-        return f"{self.metric} {'>=' if self.at_least else '<='} {self.bound!r}"
+        return f"{self.metric} {'>' if self.at_least else '<'}{'' if self.strict else '='} {self.bound!r}"
 
     @classmethod
     def parse(cls, text: str) -> Target:
@@ -36,9 +37,9 @@ class Target:
         except ValueError:
             bound = math.nan
         if found is None or not math.isfinite(bound):
-            fix = 'write a metric, <= or >=, and a number: "accuracy >= 0.95"'
-            raise BadParameter("until", text, "is no target", fix)
-        return cls(found[1], found[2].startswith(">"), bound)
+            fix = 'write a metric, one of <= >= < >, and a number: "accuracy >= 0.95"'
+            raise BadParameter("until", text, "is not a target", fix)
+        return cls(found[1], found[2].startswith(">"), bound, strict="=" not in found[2])
 
     def met(self, row: Mapping[str, Any]) -> bool:
         """Whether these metrics are there."""
@@ -46,4 +47,5 @@ class Target:
             fix = nearest(self.metric, [name for name in row if name not in ("iteration", "time")])
             raise BadParameter("until", self.metric, "is not among the task's metrics", fix)
         value = float(row[self.metric])
-        return value >= self.bound if self.at_least else value <= self.bound
+        beyond = value > self.bound if self.at_least else value < self.bound
+        return beyond or (value == self.bound and not self.strict)
