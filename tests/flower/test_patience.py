@@ -137,6 +137,21 @@ def test_a_late_answer_brings_a_client_back_and_gives_it_more_time(world: World)
         assert len(here.of(Noted, event="silent")) == 1
 
 
+def test_who_hangs_from_the_beginning_does_not_hold_the_run(world: World) -> None:
+    """Both jobs may go to clients that hang before any client has answered."""
+    paces = [hangs_after(0, seconds=1), hangs_after(0, seconds=1), steady(1)]
+    run = served(world, asgd.federated_async_sgd(0.1, concurrency=2), paces, iterations=100)
+    assert (run.trace.worker == 2).all()
+    assert world.now < 3600
+
+
+def test_the_run_continues_where_every_first_answer_is_late(world: World) -> None:
+    """All are left out after ten minutes, and join again when they answer, with what is then known of their speed."""
+    run = served(world, asgd.federated_async_sgd(0.1, concurrency=3), [steady(700)] * 3, iterations=30)
+    assert run.trace.iterations == 30
+    assert len(set(run.trace.worker.tolist())) == 3
+
+
 def joined(here: Desk, worker: int) -> int:
     return sum(worker in report.workers for report in here.of(Joined))
 
@@ -193,13 +208,19 @@ def test_how_long_a_client_may_take() -> None:
 def test_before_its_first_answer_a_client_gets_longer() -> None:
     assert allowed(Clients(), (1, 1.0)) == 600.0
     assert allowed(Clients(), (1, 1.0), (2, 90.0)) == 900.0
-    assert allowed(Clients(), (0, 1.0), kind="evaluate") == math.inf  # no client has evaluated yet
+    assert allowed(Clients()) == 600.0  # no client has answered yet
+    assert allowed(Clients(), (0, 1.0), kind="evaluate") == 600.0  # nor evaluated
+
+
+def test_a_slow_client_that_hangs_is_left_out_before_the_timeout() -> None:
+    assert allowed(Clients(), (0, 360.0)) == 1980.0  # halfway to the timeout
+    assert allowed(Clients(), (0, 3000.0)) == 3300.0
+    assert allowed(Clients(), (1, 400.0)) == 2000.0
 
 
 def test_the_timeout_is_flowers_own() -> None:
     """Where that is not longer, the job ends as it always did."""
-    assert allowed(Clients()) == math.inf
-    assert allowed(Clients(), (0, 360.0)) == math.inf
+    assert allowed(Clients(timeout=600.0)) == math.inf
     assert allowed(Clients(timeout=30.0), (0, 1.0)) == math.inf
     assert allowed(Clients(patience=None), (0, 0.0)) == math.inf
 

@@ -20,8 +20,9 @@ class Clients:
             when their client is free, so waiting in line does not use it up.
         patience: A client that takes longer than this multiple of the median of its own last 21 jobs, and longer than a
             minute, is left out until it answers: the jobs that wait for it go to the others. Before its first answer a
-            client gets this multiple of the slowest other client's median, and at least ten minutes. None: only
-            ``timeout`` counts, and until then a client that hangs may hold every job.
+            client gets this multiple of the slowest other client's median, and at least ten minutes. The multiple ends
+            halfway between the median and ``timeout``. None: only ``timeout`` counts, and until then a client that
+            hangs may hold every job.
         queue: Jobs that one client may be given at once, running and waiting, under methods that draw busy clients
             too (Algorithm 2); by default there is no bound, and every client gets the same share of the jobs. With a
             bound fast clients wait less for slow ones, and slow ones count less: of three clients of which one is ten

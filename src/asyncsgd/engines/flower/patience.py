@@ -34,13 +34,13 @@ class Patience:
         """Seconds that a client may take now; infinity: until Flower itself gives the message up.
 
         Before a client's first answer nothing is known of its speed, so it is held against the slowest of the others.
-        Before anyone's first answer nothing is known at all.
+        The multiple ends halfway between the median and ``timeout``: later, a client that hangs would hold its jobs
+        until Flower gives them up.
         """
-        medians = self._medians[kind]
-        if self._multiple is None or not medians:
+        if self._multiple is None:
             return math.inf
-        if worker in medians:
-            allowed = max(LEAST, self._multiple * medians[worker])
-        else:
-            allowed = max(FIRST, self._multiple * max(medians.values()))
+        medians = self._medians[kind]
+        usual = medians[worker] if worker in medians else max(medians.values(), default=0.0)
+        least = LEAST if worker in medians else FIRST
+        allowed = max(least, min(self._multiple * usual, (usual + self._timeout) / 2))
         return allowed if allowed < self._timeout else math.inf
