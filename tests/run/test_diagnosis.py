@@ -88,6 +88,21 @@ def test_a_threshold_above_the_concurrency_lowers_the_safe_step_and_says_so():
     assert (below.safe_step, below.conditions) == (pytest.approx(scaled.safe_step), ())
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("size", [1, 5])
+def test_the_condition_of_a_threshold_is_the_safe_step(size, beta):
+    """What waits in a buffer is late, and a step of the model is the mean of its updates."""
+    method = asgd.delay_adaptive(0.01, rule="drop").using(gather=Buffer(size), optimizer=asgd.momentum(beta))
+    seen = look(method, (1.0, 1.0, 1.0, 20.0))
+    [asked] = [condition for condition in seen.conditions if "Theorem 2 asks" in condition]
+    left, right = asked.partition("Theorem 2 asks ")[2].split(" <= ")
+    many, late = right.removesuffix(")").split("/(4L·")
+    asks = int(many) / (4 * seen.smoothness * float(late))
+    assert left == "η/(1 - β)"
+    assert seen.safe_step == pytest.approx((1 - beta) * asks)
+    assert ("in the buffer" in asked) == (size > 1)
+
+
 def test_what_the_theorems_do_not_speak_about_is_said():
     for method, why in (
         (asgd.async_sgd(0.01).using(optimizer=asgd.adam()), "Adam chooses its own scale"),

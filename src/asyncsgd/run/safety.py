@@ -81,8 +81,12 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
     found = []
     whole = _whole(method, delays)
     if whole > delays.concurrency:
-        asks = f"Theorem 2 asks η <= 1/(4L·{whole:g})"
-        found.append(f"updates with a delay of up to {whole:g} get the whole step, for which {asks}")
+        late = _in_buffer(method)
+        waited = f", and {late} more in the buffer," if late else ""
+        step = "η/(1 - β)" if isinstance(method.optimizer, Momentum) else "η"
+        many = method.gather.size if isinstance(method.gather, Buffer) else 1
+        asks = f"Theorem 2 asks {step} <= {many}/(4L·{whole + late:g})"
+        found.append(f"updates with a delay of up to {whole:g}{waited} get the whole step, for which {asks}")
     if isinstance(method.optimizer, Momentum):
         found.append("momentum is counted as a step of η/(1 - β), which no theorem here covers")
     if heterogeneous and method.bias:
