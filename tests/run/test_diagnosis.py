@@ -129,6 +129,18 @@ def test_a_step_that_is_too_large_or_too_small():
     assert fine.problems == (), "a large step that learns is no problem"
 
 
+@pytest.mark.parametrize("stepsize", [5.0, 1e-6])
+def test_the_step_to_try_is_not_above_the_safe_one(stepsize):
+    """The safe step of these tasks is 0.18 or so, which would round to 0.2."""
+    task = asgd.tasks.quadratic(dim=8, eigenvalues=(0.1, 0.8), workers=4)
+    run = asgd.simulate(task, asgd.async_sgd(0.01), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
+    metrics = {**run.metrics, "loss": np.array([1.0, 50.0 if stepsize > 1 else 0.999])}
+    seen = diagnose(run.trace, metrics, asgd.async_sgd(stepsize), task, run.x, Faults())
+    assert seen.safe_step == pytest.approx(0.18, abs=0.005)
+    [advice] = [problem for problem in seen.problems if "try stepsize=" in problem]
+    assert float(advice.split("try stepsize=")[1].split()[0]) <= seen.safe_step
+
+
 def test_a_straggler_with_a_constant_step():
     seen = look(asgd.async_sgd(0.01), durations=(1.0, 1.0, 1.0, 100.0), iterations=2000)
     assert "worker 3 is far behind" in words(seen.problems)

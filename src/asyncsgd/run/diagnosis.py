@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Context
 from typing import Any
 
 import numpy as np
@@ -185,9 +186,9 @@ def _about_step(
         # With data that differ, smaller steps for late updates neglect those of slow workers.
         allows_more = not differ and safe_step(method.using(step=DelayAdaptive(used)), delays, smoothness) > safe
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
-        problems.append(f"the step is too large: try stepsize={_round(safe)} to {_round(MUCH * safe)}{adaptive}")
+        problems.append(f"the step is too large: try stepsize={_down(safe)} to {MUCH * safe:.1g}{adaptive}")
     elif learns is False and ratio < 1 / (10 * MUCH):
-        problems.append(f"the step is needlessly small: try stepsize={_round(safe)}")
+        problems.append(f"the step is needlessly small: try stepsize={_down(safe)}")
 
 
 def _if_alike(differ: bool | None) -> str:
@@ -291,5 +292,6 @@ def _plainly(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _round(value: float) -> str:
-    return f"{value:.1g}"
+def _down(value: float) -> str:
+    """One digit, rounded down: what is called safe must not be above the safe step."""
+    return f"{float(Context(prec=1, rounding=ROUND_DOWN).create_decimal(value)):g}"
