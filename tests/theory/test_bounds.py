@@ -171,6 +171,29 @@ def test_weights_that_cannot_be_checked_are_refused():
         theorem2(3, **KNOWN, weights=[1.0, 0.5], delays=[1, 2, 3])
 
 
+@pytest.mark.parametrize("weights", [None, [1.0, 0.5]])
+@pytest.mark.parametrize(
+    ("delays", "said"),
+    [
+        ([0, float("nan")], r"delays\[1\] = nan is not a delay"),
+        ([0, float("inf")], r"delays\[1\] = inf is not a delay"),
+        ([0, -3], r"delays\[1\] = -3.0 is not a delay"),
+        (3, r"delays = 3 is not a list of numbers"),
+        ([[0, 1]], r"delays = \[\[0, 1\]\] is not a list of numbers"),
+        (["a", "b"], r"delays = .* is not made of numbers"),
+    ],
+)
+def test_delays_of_theorem2_that_are_not_delays(weights, delays, said):
+    with pytest.raises(BadParameter, match=said):
+        theorem2(4, **KNOWN, weights=weights, delays=delays)
+
+
+def test_weights_of_theorem2_are_a_list():
+    for weights, delays in ((1.0, [3]), ([[1.0, 0.5]], [1, 2])):
+        with pytest.raises(BadParameter, match=r"weights = .* are no weights of steps; pass a list"):
+            theorem2(4, **KNOWN, weights=weights, delays=delays)
+
+
 def test_theorem_2_holds_for_a_threshold_at_its_own_largest_step():
     task = asgd.tasks.quadratic(dim=10, workers=4, noise=0.5)
     speeds = asgd.durations.exponential([1.0, 1.0, 1.0, 3.0])

@@ -182,15 +182,17 @@ def theorem2(
         delays = concurrency.delay
     elif delays is None and weights is None and isinstance(concurrency, Delays):
         delays = concurrency.values
-    if weights is None and delays is not None and len(delays):
-        weights = jobs / np.maximum(numbers("delays", delays), jobs)
+    tau = None if delays is None else _delays(delays)
+    if weights is None and tau is not None and tau.size:
+        weights = jobs / np.maximum(tau, jobs)
     share, noisy, reach, condition = 0.75 + 0.25 / max(jobs, 1.0), 1.0, jobs, ""
     if weights is not None:
         w = numbers("weights", weights)
-        if w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
-            raise BadParameter("weights", weights, "are no weights of steps", "pass numbers in [0, 1], not all 0")
+        if w.ndim != 1 or w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
+            fix = "pass a list of numbers in [0, 1], not all 0"
+            raise BadParameter("weights", weights, "are no weights of steps", fix)
         share, noisy = float(w.mean()), float((w * w).sum() / w.sum())
-        reach, condition = _reach(w, delays, jobs)
+        reach, condition = _reach(w, tau, jobs)
     return Bound(
         "Theorem 2",
         start=2 * gap,
@@ -203,12 +205,23 @@ def theorem2(
     )
 
 
-def _reach(weights: Floats, delays: Sequence[float] | NDArray[Any] | None, jobs: float) -> tuple[float, str]:
+def _delays(given: Sequence[float] | NDArray[Any]) -> Floats:
+    tau = numbers("delays", given)
+    fix = "pass a list of delays, one for each weight: numbers that are finite and not negative"
+    if tau.ndim != 1:
+        raise BadParameter("delays", given, "is not a list of numbers", fix)
+    good = np.isfinite(tau) & (tau >= 0)
+    if not good.all():
+        first = int(np.argmin(good))
+        raise BadParameter(f"delays[{first}]", float(tau[first]), "is not a delay", fix)
+    return tau
+
+
+def _reach(weights: Floats, tau: Floats | None, jobs: float) -> tuple[float, str]:
     """(max(τ_C, max_t w_t τ_t), which update makes it more than τ_C)."""
-    if delays is None:
+    if tau is None:
         fix = "pass the trace of the run, or delays=[...], one for each weight"
         raise BadParameter("weights", f"{weights.size} of them", "cannot be checked without the delays", fix)
-    tau = numbers("delays", delays)
     if tau.shape != weights.shape:
         problem = f"do not fit {tau.size} delays"
         raise BadParameter("weights", f"{weights.size} of them", problem, "pass one weight for each arrival")
