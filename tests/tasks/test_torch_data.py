@@ -147,9 +147,20 @@ def loaders():
 def test_a_loader_is_refused_with_what_to_pass_instead(which):
     loader, fix = loaders()[which]
     reason = "DataLoader.* draws its own batches, but a job draws its rows from its seed; pass its dataset, loader"
-    for arguments in ({"data": loader}, {"data": [digits(), loader]}, {"test": loader}):
+    for arguments in ({"data": loader}, {"data": [digits(), loader]}):
         with pytest.raises(asgd.errors.BadParameter, match=reason) as caught:
             task_of(**{"data": digits(), **arguments})
         assert re.search(fix, str(caught.value))
-    with pytest.raises(asgd.errors.BadParameter, match=reason):
-        asgd.tasks.split_dataset(loader, 2)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_a_loader_where_no_batches_are_drawn_gets_no_advice_about_them(which):
+    loader, _ = loaders()[which]
+    for name, call in (
+        ("test", lambda: task_of(data=digits(), test=loader)),
+        ("dataset", lambda: asgd.tasks.split_dataset(loader, 2)),
+    ):
+        with pytest.raises(asgd.errors.BadParameter) as caught:
+            call()
+        said = "= 'DataLoader' has batches in place of rows; pass its dataset, loader.dataset"
+        assert str(caught.value) == f"{name} {said}"

@@ -133,9 +133,15 @@ def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any
 
 
 def _refuse_loader(name: str, data: Any) -> None:
-    """A DataLoader has batches, in an order of its own; a job can be repeated only if it draws its own rows."""
+    """A DataLoader has batches, in an order of its own; a job can be repeated only if it draws its own rows.
+
+    How large batches are, and how they are made, is asked for where jobs draw them: of training data.
+    """
     from torch.utils.data import DataLoader, default_collate
 
+    if isinstance(data, DataLoader) and name in ("test", "dataset"):
+        problem = "has batches in place of rows"
+        raise BadParameter(name, type(data).__name__, problem, "pass its dataset, loader.dataset")
     if isinstance(data, DataLoader):
         options = [f"batch_size={data.batch_size}"] if data.batch_size is not None else []
         if data.batch_sampler is not None and data.collate_fn is not default_collate:
