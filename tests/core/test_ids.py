@@ -54,6 +54,13 @@ def test_numpy_integers_name_workers(server: Server) -> None:
     refused(server, Arrived(1, FINE, np.int64(0)), errors.WrongWorker)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [b"0", bytearray(b"01"), memoryview(b"0"), "0", [b"0"]], ids=type)
+def test_bytes_are_not_workers(value: Any) -> None:
+    """Python iterates over bytes as numbers: b"0" would be worker 48."""
+    with pytest.raises(BadEvent, match="joined; pass a whole number, or several"):
+        Joined(value)
+
+
 @pytest.mark.parametrize("value", NOT_IDS, ids=shown)
 def test_leaving_under_what_is_not_a_whole_number(server: Server, value: Any) -> None:
     assert f"worker {value!r} left" in str(refused(server, Left(value), BadEvent))

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from tasks.zoo import BINARY, CLASSES, FEATURES, TARGETS
@@ -6,6 +8,8 @@ from asyncsgd import tasks
 from asyncsgd.core.errors import BadParameter
 
 NAN = np.where(np.arange(37)[:, None] == 3, np.nan, FEATURES)
+NOT_INTEGERS = [True, False, np.True_, 0.0, np.float64(0), np.array(0), np.array([0]), "0", None, [0]]
+TWO = tasks.quadratic(workers=2, noise=1.0)
 
 CASES = [
     ("dim", lambda: tasks.quadratic(dim=0)),
@@ -50,6 +54,8 @@ CASES = [
     ("test_fraction", lambda: tasks.digits(test_fraction=1.5)),
     ("worker", lambda: tasks.quadratic(workers=2).update(np.zeros(10), 2, 0)),
     ("worker", lambda: tasks.quadratic(workers=2).update(np.zeros(10), -1, 0)),
+    *[("worker", partial(TWO.update, np.zeros(10), value, 0)) for value in NOT_INTEGERS],
+    *[("seed", partial(TWO.update, np.zeros(10), 0, value)) for value in NOT_INTEGERS],
     ("x", lambda: tasks.quadratic().update(np.zeros(9), 0, 0)),
     ("x", lambda: tasks.quadratic().evaluate(np.zeros((10, 1)))),
 ]
@@ -61,6 +67,11 @@ def test_bad_input_names_the_argument_and_the_fix(name, call):
         call()
     assert caught.value.name == name
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64 - 1, np.int64(-1), np.uint64(2**64 - 1)])
+def test_seeds_are_integers_of_any_kind(seed):
+    assert (TWO.update(np.ones(10), np.int8(1), seed) == TWO.update(np.ones(10), 1, 2**64 - 1)).all()
 
 
 def test_inputs_are_copied_and_left_alone():

@@ -373,3 +373,12 @@ def test_shared_data_are_for_any_number_of_workers():
         task.update(task.initial(), -1, 1)
     with pytest.raises(asgd.errors.BadParameter, match="say among how many"):
         asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets), split="iid")
+
+
+@pytest.mark.parametrize("value", [True, 0.0, np.array(0), "0", None])
+def test_workers_and_seeds_are_integers(value):
+    task = asgd.tasks.torch(small_model(), torch.nn.functional.cross_entropy, digits(), batch_size=4)
+    for name, call in (("worker", (value, 0)), ("seed", (0, value))):
+        with pytest.raises(asgd.errors.BadParameter) as caught:
+            task.update(task.initial(), *call)
+        assert caught.value.name == name

@@ -68,7 +68,10 @@ class Joined:
 
     def __init__(self, workers: int | Iterable[int]) -> None:
         try:
-            ids = tuple(map(_whole, workers)) if isinstance(workers, Iterable) else (_whole(workers),)
+            if isinstance(workers, Iterable) and not isinstance(workers, bytes | bytearray | memoryview):
+                ids = tuple(map(_whole, workers))
+            else:
+                ids = (_whole(workers),)
         except TypeError:
             raise BadEvent(f"workers {workers!r} joined; pass a whole number, or several") from None
         object.__setattr__(self, "workers", ids)

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from asyncsgd.core.check import count
+from asyncsgd.core.check import count, is_id
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 
 
@@ -74,6 +75,21 @@ class CompiledTask(Task, Protocol):
 def is_heterogeneous(task: Task) -> bool:
     """Whether the task says that its data differ from worker to worker."""
     return bool(getattr(task, "heterogeneous", False))
+
+
+def check_job(worker: Any, seed: Any, workers: int | None) -> None:
+    """Refuse a worker that is not one of ``workers`` (None: of any number), and a seed that is not an integer.
+
+    >>> check_job(2, 0, 2)
+    Traceback (most recent call last):
+        ...
+    asyncsgd.core.errors.BadParameter: worker = 2 is not one of 2; pass 0..1
+    """
+    if not is_id(worker) or worker < 0 or (workers is not None and worker >= workers):
+        fix = "number the workers from 0" if workers is None else f"pass 0..{workers - 1}"
+        raise BadParameter("worker", worker, f"is not one of {workers or 'any number'}", fix)
+    if not is_id(seed):
+        raise BadParameter("seed", seed, "is not an integer", "pass seed=0 or another integer")
 
 
 def narrow_seed(seed: int, bits: int = 32) -> int:

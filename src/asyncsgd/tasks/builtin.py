@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
+from asyncsgd.tasks.base import check_job
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -58,10 +59,9 @@ class BuiltIn:
         """The stochastic gradient of f_worker at x; noise and mini-batch are drawn from ``seed``."""
         from asyncsgd.tasks import kernels  # loads numba
 
-        if not 0 <= worker < self.workers:
-            raise BadParameter("worker", worker, f"is not one of {self.workers}", f"pass 0..{self.workers - 1}")
+        check_job(worker, seed, self.workers)
         out = np.empty((self.dimension, 1))
-        seeds = np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64)
+        seeds = np.array([int(seed) & 0xFFFFFFFFFFFFFFFF], np.uint64)
         kernels.gradient(self.lowered, self._lane(x), int(worker), seeds, out, self._scratch(), (0,))
         return out[:, 0]
 

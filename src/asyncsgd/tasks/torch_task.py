@@ -13,6 +13,7 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive
+from asyncsgd.tasks.base import check_job
 from asyncsgd.tasks.torch_rows import Rows, draw_rows, mixed_batch
 
 if TYPE_CHECKING:
@@ -110,9 +111,8 @@ class TorchTask:
         """
         import torch
 
-        if worker < 0 or (self.workers is not None and worker >= self.workers):
-            fix = "number the workers from 0" if self.workers is None else f"pass 0..{self.workers - 1}"
-            raise BadParameter("worker", worker, f"is not one of {self.workers or 'any number'}", fix)
+        check_job(worker, seed, self.workers)
+        seed = int(seed)  # NumPy's integers overflow where Python's are cut to 64 bits
         model, _ = self._ready()
         parts = model.views(out)
         if not out.flags.writeable:
