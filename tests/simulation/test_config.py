@@ -134,9 +134,10 @@ def test_a_method_given_twice_is_labelled_by_its_step():
     named = {"kind": "delay_adaptive", "stepsize": 0.1, "name": "mine"}
     assert list(parse(tables(method=[*TWICE, named])).methods) == ["async_sgd(0.1)", "async_sgd(0.3)", "mine"]
     alike = [{"kind": "fedbuff", "stepsize": 0.1, "concurrency": 2, "buffer": size} for size in (2, 4)]
-    assert list(parse(tables(method=alike)).methods) == ["fedbuff(0.1) #1", "fedbuff(0.1) #2"]
+    assert list(parse(tables(method=alike)).methods) == ["fedbuff(0.1, size=2)", "fedbuff(0.1, size=4)"]
     without_step = [{"kind": "async_sgd"}, {"kind": "async_sgd", "concurrency": 1}]
-    assert list(parse(tables(method=without_step)).methods) == ["async_sgd #1", "async_sgd #2"]
+    names = list(parse(tables(method=without_step)).methods)
+    assert names == ["async_sgd(concurrency=None)", "async_sgd(concurrency=1)"]
 
 
 def test_a_sweep_refuses_methods_that_differ_in_the_step_alone(tmp_path):

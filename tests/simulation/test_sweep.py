@@ -188,9 +188,20 @@ def test_compare_labels_a_method_given_twice_by_its_step():
 def test_compare_tells_methods_of_one_name_and_step_apart():
     rules = [asgd.delay_adaptive(0.1), asgd.delay_adaptive(0.1, rule="drop")]
     alike = asgd.compare(rules, TASK, SPEEDS, iterations=30)
-    assert list(alike.runs) == ["delay_adaptive(0.1) #1", "delay_adaptive(0.1) #2"]
+    assert list(alike.runs) == ["delay_adaptive(0.1, step=DelayAdaptive)", "delay_adaptive(0.1, step=DropAbove)"]
     best = asgd.compare(rules, TASK, SPEEDS, iterations=60, stepsizes=[0.01, 0.2, 0.9])
-    assert list(best.runs) == ["delay_adaptive #1", "delay_adaptive #2"]  # their step is that of the grid
+    assert list(best.runs) == ["delay_adaptive(step=DelayAdaptive)", "delay_adaptive(step=DropAbove)"]
+    same = asgd.compare([asgd.async_sgd(0.1)] * 2, TASK, SPEEDS, iterations=30)
+    assert list(same.runs) == ["async_sgd(0.1) #1", "async_sgd(0.1) #2"]
+
+
+def test_compare_labels_methods_by_the_option_that_differs():
+    jobs = (asgd.async_sgd(0.1, concurrency=many) for many in (4, 2))
+    both = asgd.compare(jobs, TASK, SPEEDS, iterations=30)  # a generator is as good as a list
+    assert list(both.runs) == ["async_sgd(0.1, concurrency=4)", "async_sgd(0.1, concurrency=2)"]
+    three = [asgd.async_sgd(0.1), asgd.async_sgd(0.1 + 1e-9), asgd.async_sgd(0.3)]
+    found = asgd.compare(three, TASK, SPEEDS, iterations=30)
+    assert list(found.runs) == ["async_sgd(0.1)", "async_sgd(0.100000001)", "async_sgd(0.3)"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Recipe | Method] | Sequence[Recipe | Method],
+    methods: Mapping[str, Recipe | Method] | Iterable[Recipe | Method],
     task: Task,
     durations: Durations | Trace,
     *,
@@ -75,7 +75,7 @@ def compare(
     """Methods side by side on the same durations, each at its own best step size if a grid is given.
 
     A grid replaces the step of a finished method. Pass a dict to choose the names of the rows; in a list, a method
-    that occurs twice is labelled by its step.
+    that occurs twice is labelled by its step, or by what else differs.
 
     >>> from asyncsgd import tasks, methods as m
     >>> from asyncsgd.simulation import durations
@@ -89,6 +89,7 @@ def compare(
     >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
     {'minibatch_sgd': 311.0, 'async_sgd': 82.0}
     """
+    methods = methods if isinstance(methods, Mapping) else list(methods)
     if not methods:
         raise BadParameter("methods", methods, "is empty", "pass at least one method")
     named = methods if isinstance(methods, Mapping) else _named(methods, steps=True)
@@ -115,20 +116,45 @@ def compare(
     return Comparison(runs, sweeps, target, metric)
 
 
-def labels(methods: Sequence[tuple[str, float | None]]) -> list[str]:
-    """Names for rows, each once: a (name, step) whose name occurs again is told apart by its step, else by a number.
+def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[str]:
+    """Names for rows, each once, of (name, step, method); None where the step or the method does not tell rows apart.
 
-    >>> labels([("async_sgd", 0.1), ("async_sgd", 0.3), ("mifa", 0.1)])
+    A name that occurs again gets its step, then what differs between methods of one name and step, else a number.
+
+    >>> labels([("async_sgd", 0.1, None), ("async_sgd", 0.3, None), ("mifa", 0.1, None)])
     ['async_sgd(0.1)', 'async_sgd(0.3)', 'mifa']
-    >>> labels([("fedbuff", None), ("fedbuff", None)])
+    >>> labels([("fedbuff", None, None), ("fedbuff", None, None)])
     ['fedbuff #1', 'fedbuff #2']
     """
-    names = [name for name, _ in methods]
-    stepped = [name if names.count(name) == 1 or step is None else f"{name}({step:g})" for name, step in methods]
+    found = []
+    for name, step, method in methods:
+        same = [(other, its) for known, other, its in methods if known == name]
+        said = []
+        if step is not None and len(same) > 1:
+            near = {other for other, _ in same if other is not None and f"{other:g}" == f"{step:g}"}
+            said.append(f"{step:g}" if len(near) == 1 else repr(float(step)))
+        if method is not None:
+            said += _differences(method, [its for other, its in same if other == step and its is not None])
+        found.append(f"{name}({', '.join(said)})" if said else name)
     return [
-        label if stepped.count(label) == 1 else f"{label} #{stepped[: place + 1].count(label)}"
-        for place, label in enumerate(stepped)
+        label if found.count(label) == 1 else f"{label} #{found[: place + 1].count(label)}"
+        for place, label in enumerate(found)
     ]
+
+
+def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
+    """What tells a method from its twins: the kinds of parts, and their options where these are plain values."""
+    words = []
+    for name in ("step", "dispatch", "work", "gather", "optimizer"):
+        part, others = getattr(method, name), [getattr(twin, name) for twin in twins]
+        alike = [other for other in others if type(other) is type(part)]
+        if len(alike) < len(others):
+            words.append(f"{name}={type(part).__name__}")
+        for option in (parameter.name for parameter in fields(part) if parameter.name != "stepsize"):
+            value, values = getattr(part, option), [getattr(other, option) for other in alike]
+            if isinstance(value, int | float | str | None) and len(set(map(repr, values))) > 1:
+                words.append(f"{option}={value!r}")
+    return words
 
 
 def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None:
@@ -146,8 +172,9 @@ def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None
 
 def _named(methods: Sequence[Recipe | Method], *, steps: bool) -> dict[str, Recipe | Method]:
     known = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
-    stepsizes = [method.step.stepsize if steps and isinstance(method, Method) else None for method in methods]
-    return dict(zip(labels(list(zip(known, stepsizes, strict=True))), methods, strict=True))
+    made = [method if isinstance(method, Method) else None for method in methods]
+    stepsizes = [method.step.stepsize if steps and method else None for method in made]
+    return dict(zip(labels(list(zip(known, stepsizes, made, strict=True))), methods, strict=True))
 
 
 def _equal(one: Method, other: Method) -> bool:

@@ -104,8 +104,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
         speeds = _guarded("durations.communication", speeds.with_communication, communication)
     listed = tables["method"] if isinstance(tables["method"], list) else [tables["method"]]
     made = [_method(entry) for entry in listed]
-    names = labels([(name, step) for name, step, _ in made])
-    steps = {name: recipe for name, (_, _, recipe) in zip(names, made, strict=True)}
+    names = labels([(name, step, method) for name, step, method, _ in made])
+    steps = {name: recipe for name, (*_, recipe) in zip(names, made, strict=True)}
     run = _typed(tables.get("run", {}), "run", {"iterations": int, "seed": int, "every": int})
     if "iterations" not in run:
         raise BadConfig("the key run.iterations is missing; add it below [run]")
@@ -116,8 +116,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
     return Config(task, speeds, steps, run, sweep)
 
 
-def _method(entry: Any) -> tuple[str, float | None, Callable[[float | None], Method]]:
-    """(name, step if the file has one, recipe)."""
+def _method(entry: Any) -> tuple[str, float | None, Method, Callable[[float | None], Method]]:
+    """(name, step if the file has one, method, recipe)."""
     options = dict(_table(entry, "method"))
     kind, name = options.pop("kind", None), options.pop("name", None)
     known = recipes.recipes()
@@ -135,7 +135,7 @@ def _method(entry: Any) -> tuple[str, float | None, Callable[[float | None], Met
             raise BadConfig(f"method.{error}") from None
 
     made = recipe(None if written else 1.0)  # so that mistakes show when the file is read
-    return kind if name is None else str(name), made.step.stepsize if written else None, recipe
+    return kind if name is None else str(name), made.step.stepsize if written else None, made, recipe
 
 
 def _functions(module: Any, names: Iterable[str]) -> dict[str, Callable[..., Any]]:
