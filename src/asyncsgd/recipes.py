@@ -7,6 +7,7 @@ arguments of the function in `asyncsgd.methods`, and those in `COMMON`, which ch
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,7 +83,7 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
     """
     for option in common:
         if option not in ("stepsize", *COMMON):
-            fix = nearest(option, ["stepsize", *COMMON])
+            fix = instead(option, common[option], ["stepsize", *COMMON])
             raise BadParameter(option, common[option], f"is not an option of {method.name}", fix)
     if "stepsize" in common:
         method = method.using(step=replace(method.step, stepsize=common["stepsize"]))
@@ -195,7 +196,8 @@ def _optimizer(common: Mapping[str, Any]) -> Optimizer:
     if kind is None:
         fix = f"pass one of {', '.join(OPTIMIZERS)}, or one of torch.optim such as AdamW"
         raise BadParameter("optimizer.kind", None, "is missing", fix)
-    with _naming({"kind": "optimizer", **{option: f"optimizer.{option}" for option in options}}):
+    spelled = {"kind": "optimizer", **{option: f"optimizer.{option}" for option in options}}
+    with _naming(spelled | ({"beta": "momentum"} if "momentum" in common else {})):
         if not isinstance(kind, str) or kind not in OPTIMIZERS:
             return _of_torch(kind, options)
         parameters = inspect.signature(OPTIMIZERS[kind]).parameters
@@ -224,4 +226,6 @@ def _naming(words: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except BadParameter as error:
-        raise BadParameter(words.get(error.name, error.name), error.value, error.problem, error.fix) from None
+        name = words.get(error.name, error.name)
+        fix = re.sub(rf"\b{re.escape(error.name)}\b", name, error.fix)
+        raise BadParameter(name, error.value, error.problem, fix) from None

@@ -54,6 +54,8 @@ def test_an_unknown_option_names_those_there_are(name: str) -> None:
 
 
 def test_a_mistyped_option_is_guessed() -> None:
+    with pytest.raises(BadParameter, match=r"local_steps = 3 is not an option of local_sgd; did you mean steps\?"):
+        methods.local_sgd(0.1, local_steps=3)  # type: ignore[call-arg]
     with pytest.raises(BadParameter, match=r"concurency = 3 is not an option of async_sgd; did you mean concurrency\?"):
         asgd.async_sgd(0.1, concurency=3)  # type: ignore[call-arg]
 

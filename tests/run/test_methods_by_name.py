@@ -161,6 +161,14 @@ def test_an_optimizer_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
+        ("sgd", {}, "--method = 'sgd' is not a method; did you mean async_sgd?"),
+        ("async_sgd", {"lr": 3}, "is not an option of async_sgd; the step size is called stepsize: --stepsize 3"),
+        ("async_sgd", {"stepsize": 1, "momentum": 2}, "--momentum = 2 must lie in [0, 1); pass 0 <= momentum < 1"),
+        (
+            "async_sgd",
+            {"stepsize": 1, "momentum": 2, "optimizer": "momentum"},
+            "--momentum = 2 must lie in [0, 1); pass 0 <= momentum < 1",
+        ),
         ("fedasyn", {}, "--method = 'fedasyn' is not a method; did you mean fedasync?"),
         ("FedAsync", {}, "--method = 'FedAsync' is not a method; did you mean fedasync?"),
         ("qqq", {}, "--method = 'qqq' is not a method; pass one of: adadelay, async_sgd, "),
@@ -248,7 +256,7 @@ def test_an_option_cannot_be_given_twice() -> None:
     [
         (("--engine", "rya"), "--engine = 'rya' is not an engine; did you mean ray?"),
         (("--engine", "proceses"), "did you mean processes?"),
-        (("--until", "los <= 1"), "until = 'los' is not among the task's metrics; did you mean loss?"),
+        (("--until", "los <= 1"), "--until = 'los' is not among the task's metrics; did you mean loss?"),
     ],
 )
 def test_other_mistyped_names(

@@ -57,6 +57,9 @@ def test_a_simulation_says_it_too(iterations: int, left: int) -> None:
     words = {0: None, 1: "the last update was not used", 3: "the last 3 updates were not used"}[left]
     assert (words or "not used") in repr(run) or left == 0
     assert ("not used" in repr(run)) == bool(left)
+    end = {0: None, 1: "; more iterations use it", 3: "; more iterations use them"}[left]
+    said = leftover(run.method, run.trace)
+    assert said == end or (said is not None and end is not None and said.endswith(end))
 
 
 @pytest.mark.parametrize(("iterations", "words"), [(30, None), (31, "1 of its 3"), (32, "2 of its 3")])

@@ -110,14 +110,18 @@ def instead(name: str, value: Any, known: Collection[str]) -> str:
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
-    """The fix for a mistyped name: the known one that is most like it, or all of them.
+    """The fix for a mistyped name: one that has it as a word or is a word of it, the most like it, or all of them.
 
     >>> nearest("fedasyn", ["fedasync", "mifa"]), nearest("x", ["fedasync", "mifa"])
     ('did you mean fedasync?', 'pass one of: fedasync, mifa')
+    >>> nearest("sgd", ["dc_asgd", "async_sgd"])
+    'did you mean async_sgd?'
     """
     from difflib import get_close_matches  # here, as few programs need it
 
     word, known = str(word), list(dict.fromkeys(known))
     lower = {name.lower(): name for name in reversed(known)}
-    near = get_close_matches(word.lower(), lower, 1)
+    typed = f"_{word.lower()}_"
+    within = [name for name in map(str.lower, known) if name and (typed in f"_{name}_" or f"_{name}_" in typed)]
+    near = [min(within, key=len)] if within else get_close_matches(word.lower(), lower, 1)
     return f"did you mean {lower[near[0]]}?" if near else f"pass one of: {', '.join(known)}"

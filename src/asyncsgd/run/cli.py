@@ -40,6 +40,8 @@ from asyncsgd.tasks.base import Task
 WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
 """Where nothing is said."""
 ENGINES = ("processes", "ray")
+RUN = ("iterations", "until", "every", "seed", "checkpoint_seconds", "max_failures")
+"""Arguments of `asyncsgd.train` that are options here: errors name them with their dashes."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,12 @@ def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options
         if not stopped.args:  # before the run began, or a second time: there is no summary
             raise
         raise SystemExit(130) from stopped
+    except BadParameter as error:
+        if error.name not in RUN:
+            raise
+        option = f"--{error.name.replace('_', '-')}"
+        fix = error.fix.replace(f"pass {error.name}", f"pass {option}")
+        raise BadParameter(option, error.value, error.problem, fix) from error
 
 
 def show(run: TrainingRun, *, as_json: bool) -> None:

@@ -83,7 +83,8 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
     except BadParameter as error:
         plain = error.name == "method" or error.name in OPTIONS
         option = f"--{error.name.replace('_', '-')}" if plain else f"--set {error.name}"
-        raise BadParameter(option, error.value, error.problem, error.fix) from error
+        fix = error.fix.replace(f": stepsize={error.value!r}", f": --stepsize {error.value}")
+        raise BadParameter(option, error.value, error.problem, fix) from error
 
 
 def _makes(found: Any) -> bool:

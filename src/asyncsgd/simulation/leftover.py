@@ -36,7 +36,7 @@ def leftover(method: Method, trace: Trace) -> str | None:
         why = "not every worker was heard"
         if isinstance(method.gather, Buffer):
             why = f"the model moves after every {method.gather.size}"
-        return f"{who} not used, as {why}; more iterations use them"
+        return f"{who} not used, as {why}; more iterations use {'it' if waiting == 1 else 'them'}"
     flying = trace.jobs.in_flight
     if isinstance(method.dispatch, Batch) and flying.any():
         began = int(trace.jobs.assigned_iteration[flying].min())
