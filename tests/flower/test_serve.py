@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.fake import FakeGrid, record, reply
 from flower.serving import ARRAYS, QUIET, clients, error
 from flwr.app import Message
+from safetensors import safe_open
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -167,3 +168,16 @@ def test_local_steps_of_the_method_are_the_clients_own_business() -> None:
         **QUIET,
     )
     assert run.config["notes"][0].startswith("what a job computes is up to the ClientApp: LocalSteps(steps=5")
+
+
+def test_the_last_model_with_finite_metrics_is_kept(tmp_path: Path) -> None:
+    def explodes(iteration: int, arrays: Any) -> Any:
+        return {"loss": float("inf") if iteration >= 20 else 1.0}
+
+    method = asgd.federated_async_sgd(0.3, concurrency=4)
+    where = {"directory": tmp_path / "run", "every": 10}
+    run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=200, evaluate=explodes, **where, **QUIET)
+    assert run.diverged is not None
+    with safe_open(tmp_path / "run" / "last_finite.safetensors", framework="numpy") as file:
+        assert file.metadata() == {"iteration": str(run.x_iteration)}
+        assert file.get_tensor("x").tobytes() == run.x.tobytes()

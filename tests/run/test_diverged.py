@@ -10,6 +10,7 @@ import pytest
 from engines.inline import Inline
 from run.common import Notes, events, sound, train
 from run.tasks import Exploding, FarOff
+from safetensors import safe_open
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -30,12 +31,20 @@ def test_the_answer_is_the_last_model_with_finite_metrics(tmp_path: Path) -> Non
     assert Bowl().evaluate(run.x)["loss"] == run.metrics["loss"][-1]
     assert run.x.tobytes() == asgd.replay(tmp_path, stop=int(good)).x.tobytes()
     assert as_row(run)["x_iteration"] == good
-    assert f"  x is the model of iteration {good}, the last one with finite metrics" in as_text(run).splitlines()
+    kept = tmp_path / "last_finite.safetensors"
+    words = f"  x is the model of iteration {good}, the last one with finite metrics; it is kept in {kept}"
+    assert words in as_text(run).splitlines()
+    with safe_open(kept, framework="numpy") as file:
+        assert file.metadata() == {"iteration": str(good)}
+        assert file.get_tensor("x").tobytes() == run.x.tobytes()
+    train(tmp_path, iterations=1000, resume=True)
+    assert not kept.exists()  # the run went on without diverging
 
 
-def test_a_run_that_is_fine_answers_with_its_last_model() -> None:
-    run = train(None)
+def test_a_run_that_is_fine_answers_with_its_last_model(tmp_path: Path) -> None:
+    run = train(tmp_path)
     assert run.x_iteration is None
+    assert not (tmp_path / "last_finite.safetensors").exists()
     assert "the last one with finite metrics" not in as_text(run)
 
 

@@ -259,7 +259,7 @@ class Book:
     def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
         """The run has ended: its answer, the iteration of that if it is not the last, and what there is to say."""
         if self.files is not None:
-            self.files.finish(trace)
+            self.files.finish(trace, None if self.diverged is None else self._good)
         good, x = (None, self._server.output) if self.diverged is None else self._good
         x = x.copy()
         seen = self.diagnose(trace, x, hurry=hurry)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import AsyncSGDError
+from asyncsgd.core.events import Vector
 from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.trace.atomic import replacing
 
@@ -60,6 +61,14 @@ def write(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     for old in listed(folder)[keep:]:
         old.unlink()
     return path
+
+
+def write_model(path: Path, iteration: int, x: Vector) -> None:
+    """Write the model of one iteration alone: an array ``x``, with ``iteration`` in the metadata."""
+    from safetensors.numpy import save
+
+    with replacing(path) as file:
+        file.write(save({"x": np.ascontiguousarray(x)}, {"iteration": str(iteration)}))
 
 
 def listed(folder: Path) -> list[Path]:

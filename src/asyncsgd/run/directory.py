@@ -11,6 +11,7 @@
     noise.jsonl         seeds of noise, a new one for every start and resume; a resume takes nothing of it back
     checkpoints/        the last few, the newest is the last iteration that nothing can take away; the first one is
                         written before any job is handed out
+    last_finite.safetensors   of a run that diverged: ``x``, the last model with finite metrics, and its ``iteration``
     report.html, ...    what others make of it
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, TraceError
+from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
 from asyncsgd.run.reading import (
@@ -42,6 +44,7 @@ from asyncsgd.run.writing import CannotWrite, writing
 from asyncsgd.trace import Recorder, Trace, TraceLog, locks
 from asyncsgd.trace.atomic import write_bytes, write_text
 
+LAST_FINITE = "last_finite.safetensors"
 APPENDED = ("metrics.jsonl", "journal.jsonl", "fingerprints.bin")
 
 __all__ = ["BadRunDirectory", "CannotWrite", "NoRun", "RunDirectory", "in_use"]
@@ -196,10 +199,14 @@ class RunDirectory:
         with writing(self.path):
             return checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
 
-    def finish(self, trace: Trace) -> None:
-        """The run has ended: one Parquet file for everybody to read."""
+    def finish(self, trace: Trace, kept: tuple[int, Vector] | None) -> None:
+        """Write the trace as one Parquet file, and of a run that diverged the model that was ``kept``."""
         with writing(self.path):
             trace.write(self.path / "trace.parquet")
+            if kept is None:  # a resume may have led around the divergence
+                (self.path / LAST_FINITE).unlink(missing_ok=True)
+            else:
+                checkpoints.write_model(self.path / LAST_FINITE, *kept)
 
     def close(self) -> None:
         """Close the files and let others in; where no run has begun, take away what was made for it."""

@@ -19,7 +19,7 @@ NEEDED = {
 """What every line has."""
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
-    *("noise.jsonl", "releases.jsonl", "updates"),  # the last two are written by `asyncsgd.flower`
+    *("last_finite.safetensors", "noise.jsonl", "releases.jsonl", "updates"),  # the last two: `asyncsgd.flower`
 )
 """What a run writes beside run.json, which it writes first."""
 BEGUN = ("started", "diverged")

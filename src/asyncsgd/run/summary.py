@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from asyncsgd.core.events import Outcome
+from asyncsgd.run.directory import LAST_FINITE
 from asyncsgd.run.ending import DIVERGED, INTERRUPTED, of_run
 from asyncsgd.run.results import TrainingRun
 
@@ -52,7 +53,8 @@ def as_text(run: TrainingRun) -> str:
         *(f"  ! {problem}" for problem in run.diagnosis.problems),
     ]
     if run.x_iteration is not None and run.trace.iterations:
-        lines.append(f"  x is the model of iteration {run.x_iteration}, the last one with finite metrics")
+        where = "" if run.directory is None else f"; it is kept in {run.directory / LAST_FINITE}"
+        lines.append(f"  x is the model of iteration {run.x_iteration}, the last one with finite metrics{where}")
     interrupted = of_run(run).state == INTERRUPTED
     if interrupted and run.directory is None:
         lines.append("  nothing was kept: there is no directory")
