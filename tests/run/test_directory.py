@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from engines.subject import Subject
 from run.common import Notes, events, sound, train
+from run.test_nothing_is_deleted import contents
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -208,12 +209,15 @@ def test_every_checkpoint_damaged(tmp_path: Path) -> None:
 def test_a_file_that_lost_its_end(tmp_path: Path, name: str, damage: str) -> None:
     train(tmp_path, iterations=70)
     path = tmp_path / name
+    flip(checkpoint.listed(tmp_path / "checkpoints")[0])
     if damage == "gone":
         path.unlink()
     else:
         os.truncate(path, 40)
+    before = contents(tmp_path)
     with pytest.raises(BadRunDirectory, match=r"is gone or damaged|is shorter than at the last checkpoint"):
-        train(tmp_path, iterations=90, resume=True)
+        train(tmp_path, iterations=90, resume=True, engine=NoEngine(2))
+    assert contents(tmp_path) == before
 
 
 def test_a_torn_tail_is_cut(tmp_path: Path) -> None:

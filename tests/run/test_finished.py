@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from run.test_nothing_is_deleted import contents
 
 import asyncsgd as asgd
 from asyncsgd.core.method import Method
+from asyncsgd.run import BadRunDirectory
 
 
 class NoEngine(Inline):
@@ -44,6 +46,17 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, method: Method)
         name: values.tolist() for name, values in first.metrics.items()
     }
     sound(train(tmp_path, iterations=80, method=method, resume=True), 80)
+
+
+@pytest.mark.parametrize("name", ["trace.log", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"])
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: os.truncate(path, 40)], ids=["gone", "short"])
+def test_a_finished_run_that_lost_something_is_refused(tmp_path: Path, name: str, damage: Any) -> None:
+    train(tmp_path, iterations=50)
+    damage(tmp_path / name)
+    before = contents(tmp_path)
+    with pytest.raises(BadRunDirectory, match=r"is gone or damaged|is shorter than at the last checkpoint"):
+        train(tmp_path, iterations=50, resume=True, engine=NoEngine(2))
+    assert contents(tmp_path) == before
 
 
 def test_a_target_that_was_reached(tmp_path: Path) -> None:

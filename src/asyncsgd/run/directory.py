@@ -59,6 +59,7 @@ class RunDirectory:
         self._files: dict[str, int] = {}
         self._pending: dict[str, bytearray] = {name: bytearray() for name in APPENDED}
         self._log: TraceLog | None = None
+        self._damaged: list[Path] = []  # checkpoints, newer than the one that can be read
         if not locks.AVAILABLE:
             fix = "leave it out, or train on Linux or macOS"
             raise BadParameter("directory", str(path), "cannot be locked on this system", fix)
@@ -117,29 +118,29 @@ class RunDirectory:
             raise BadParameter("directory", str(self.path), problem, fix) from error
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint that is whole, or None if there has never been one; what is wrong with newer ones.
+        """Return the newest checkpoint that is whole, and what is wrong with newer ones; None if there is none at all.
 
-        Those are put aside under another name, as the files beside them are about to be shortened.
+        Refuses a directory in which a file lacks something that the checkpoint relies on. Changes nothing.
         """
         complaints: list[str] = []
-        damaged: list[Path] = []
         found = None
+        self._damaged.clear()
         for path in checkpoints.listed(self.path / "checkpoints"):
             try:
                 found = checkpoints.read(path)
                 break
             except BadCheckpoint as error:
                 complaints.append(str(error))
-                damaged.append(path)
-        if damaged and found is None:
+                self._damaged.append(path)
+        if complaints and found is None:
             fix = "restore one from a backup, or begin a run in another directory"
             raise BadCheckpoint(f"{self.path} has no checkpoint that can be read: {'; '.join(complaints)}; {fix}")
-        for path in damaged:
-            path.rename(path.with_name(f"{path.name}.damaged"))
+        if found is not None:
+            self._rewound = self._check_files(found)
         return found, complaints
 
-    def resume(self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes) -> Recorder:
-        """Take every file back to where it was at the checkpoint; the recorder to go on with."""
+    def _check_files(self, checkpoint: Checkpoint) -> Trace:
+        """Return the trace as it was at the checkpoint, if every file still holds what it held then."""
         state = checkpoint.state
         active = [int(row[0]) for row in state["active"]]
         try:
@@ -152,7 +153,17 @@ class RunDirectory:
             path, length = self.path / name, checkpoint.lengths[name]
             if not path.exists() or path.stat().st_size < length:
                 raise BadRunDirectory(f"{path} is shorter than at the last checkpoint; restore it from a backup")
+        return trace
+
+    def resume(self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes) -> Recorder:
+        """Take every file back to where it was at the checkpoint that `newest` found; return the recorder to use.
+
+        Damaged checkpoints are put aside under another name: they are newer than what the files now hold.
+        """
+        trace = self._rewound
         with writing(self.path):
+            for path in self._damaged:
+                path.rename(path.with_name(f"{path.name}.damaged"))
             (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
             for name in APPENDED:
                 os.truncate(self.path / name, checkpoint.lengths[name])
