@@ -93,6 +93,10 @@ class Busy(AlwaysBusy):
         super().joined(state, worker)
         fuse("joined")
 
+    def left(self, state: Any, worker: int) -> None:
+        super().left(state, worker)
+        fuse("left")
+
     def ended(self, state: Any, worker: int, arrived: bool) -> None:
         super().ended(state, worker, arrived)
         fuse("ended")
@@ -182,6 +186,35 @@ def test_a_dispatch_that_raises_when_workers_join(tmp_path: Path) -> None:
     assert saved(tmp_path) == 0
     LEFT.clear()
     sound(train(tmp_path, method=method(), resume=True), 60)
+
+
+def test_a_dispatch_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
+    train(tmp_path, iterations=40, method=method())
+    trace = (tmp_path / "trace.parquet").read_bytes()
+    LEFT["left"] = 1
+    with pytest.raises(Broken, match="in left") as raised:
+        train(tmp_path, method=method(), resume=True)
+    [note] = raised.value.__notes__
+    assert "the last checkpoint is whole: fix the part and resume with resume=True" in note
+    assert events(tmp_path, "stopped")[0]["reason"] == "in left"
+    assert (tmp_path / "trace.parquet").read_bytes() == trace
+    assert saved(tmp_path) == 40
+    assert asgd.replay(tmp_path).model_compared
+    LEFT.clear()
+    sound(train(tmp_path, method=method(), resume=True), 60)
+
+
+def test_a_listener_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
+    class Rude(asgd.run.Listener):
+        def started(self, config: Any) -> None:
+            raise Broken("in started")
+
+    train(tmp_path, iterations=40)
+    with pytest.raises(Broken, match="in started"):
+        train(tmp_path, resume=True, listeners=[Rude()])
+    assert events(tmp_path, "stopped")[0]["reason"] == "in started"
+    assert (tmp_path / "trace.parquet").exists()
+    sound(train(tmp_path, resume=True), 60)
 
 
 @pytest.mark.parametrize("kind", [*UPDATING, *DISPATCHING, "step", "work", "joined"])

@@ -139,12 +139,16 @@ class RunDirectory:
             self._rewound = self._check_files(found)
         return found, complaints
 
-    def _check_files(self, checkpoint: Checkpoint) -> Trace:
-        """Return the trace as it was at the checkpoint, if every file still holds what it held then."""
+    def _check_files(self, checkpoint: Checkpoint) -> tuple[Trace, bool]:
+        """Return the trace as it was at the checkpoint, and whether more updates have arrived since then.
+
+        Refuses if a file does not hold any more what it held then.
+        """
         state = checkpoint.state
         active = [int(row[0]) for row in state["active"]]
         try:
-            trace = Trace.read(self.path / "trace.log").rewind(len(state["outcomes"]), active)
+            whole = Trace.read(self.path / "trace.log")
+            trace = whole.rewind(len(state["outcomes"]), active)
             trace.check()
         except (OSError, TraceError) as error:
             fix = "restore it from a backup, or begin a run in another directory"
@@ -153,23 +157,28 @@ class RunDirectory:
             path, length = self.path / name, checkpoint.lengths[name]
             if not path.exists() or path.stat().st_size < length:
                 raise BadRunDirectory(f"{path} is shorter than at the last checkpoint; restore it from a backup")
-        return trace
+        return trace, trace.iterations < whole.iterations
 
     def resume(self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes) -> Recorder:
         """Take every file back to where it was at the checkpoint that `newest` found; return the recorder to use.
 
         Damaged checkpoints are put aside under another name: they are newer than what the files now hold.
         """
-        trace = self._rewound
+        trace, shortened = self._rewound
         with writing(self.path):
             for path in self._damaged:
                 path.rename(path.with_name(f"{path.name}.damaged"))
-            (self.path / "trace.parquet").unlink(missing_ok=True)  # it would pass for the newer one
+            if shortened:  # trace.parquet would contradict the other files
+                self.continued()
             for name in APPENDED:
                 os.truncate(self.path / name, checkpoint.lengths[name])
             self._log = TraceLog.reopen(self.path / "trace.log", trace)
             self._describe(config, package)
         return Recorder.resume(trace)
+
+    def continued(self) -> None:
+        """Remove the trace of the end before the resume: read in place of trace.log, it would pass for the newer."""
+        (self.path / "trace.parquet").unlink(missing_ok=True)
 
     def _describe(self, config: dict[str, Any], package: bytes) -> None:
         """What the run is, and open files for what it does; a resumed one may have a mended task."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from asyncsgd.compiled.vectors import ready
 from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError
@@ -52,12 +54,9 @@ class Loop:
             self._begin(crew, checkpoint)
             with Interrupts() as interrupts:
                 self._book.hurry = lambda: interrupts.received is not None
-                try:
+                with self._rescued():
                     self._loop(crew, interrupts)
                     self._settle(crew, interrupts)
-                except Exception as error:
-                    self._rescue(error)
-                    raise
                 interrupted = interrupts.received
         run = self._summary(interrupted)
         for listener in self._listeners:
@@ -87,40 +86,51 @@ class Loop:
         noise = secrets.randbits(64) if getattr(request.method.gather, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
-        if checkpoint is None:
-            self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
-            recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
-        else:
-            assert self._files is not None
-            recorder = self._files.resume(checkpoint, config, package)
+        if checkpoint is not None and self._files is not None:
             self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
-            book.metrics.load(self._files.path)
-            if request.target is not None:
-                book.reached = any(request.target.met(row) for row in book.metrics.rows)
-            book.troubles.load(configuration.journal(self._files.path))
-        book.open(self._server, recorder, 0.0 if checkpoint is None else checkpoint.seconds)
-        told = {**config, "directory": None if self._files is None else str(self._files.path)}
-        told["resumed_at"] = None if checkpoint is None else self._server.iteration
-        for listener in self._listeners:
-            listener.started(told)
-        terms = {"threads": request.engine.threads, "transport": request.engine.transport}
-        book.journal("resumed" if checkpoint else "started", **terms, jobs=book.jobs)
-        if checkpoint is None:
-            book.measure(at=0.0)
-            if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
-                self._files.begin(config, package, recorder)
-            book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
-        if noise is not None:  # never the same noise on two sums, also where a resume makes a version again
-            self._server.reseed(noise)
-            if self._files is not None:
-                remember_noise(self._files.path, self._server.iteration, noise)
-        if checkpoint is None:
-            book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
+            book.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
+            with self._rescued():  # from here on the files are those of the resumed run
+                self._resume(crew, self._files, noise)
+            return
+        self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
+        recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
+        book.open(self._server, recorder, 0.0)
+        self._announce("started", None)
+        book.measure(at=0.0)
+        if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
+            self._files.begin(config, package, recorder)
+        book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+        self._reseed(noise)
+        book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
+
+    def _resume(self, crew: Crew, files: RunDirectory, noise: int | None) -> None:
+        request, book = self._request, self._book
+        book.metrics.load(files.path)
+        if request.target is not None:
+            book.reached = any(request.target.met(row) for row in book.metrics.rows)
+        book.troubles.load(configuration.journal(files.path))
+        self._announce("resumed", self._server.iteration)
+        self._reseed(noise)
         for worker in self._server.workers:  # they are gone with the process that had started them
             book.journal("left", worker=worker)
             self._handle(crew, Left(worker))
-        if checkpoint is not None and book.metrics.due(self._server.iteration):
+        if book.metrics.due(self._server.iteration):
             book.measure()  # the run was stopped by this very evaluation
+        files.continued()
+
+    def _announce(self, event: str, resumed_at: int | None) -> None:
+        told = {**self._config, "directory": None if self._files is None else str(self._files.path)}
+        for listener in self._listeners:
+            listener.started({**told, "resumed_at": resumed_at})
+        terms = {"threads": self._request.engine.threads, "transport": self._request.engine.transport}
+        self._book.journal(event, **terms, jobs=self._book.jobs)
+
+    def _reseed(self, noise: int | None) -> None:
+        """Never draw the same noise for two sums, also where a resume makes a version again."""
+        if noise is not None:
+            self._server.reseed(noise)
+            if self._files is not None:
+                remember_noise(self._files.path, self._server.iteration, noise)
 
     def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
         self._book.begin()
@@ -150,6 +160,14 @@ class Loop:
                 self._take(crew, note)
         book.journal("ended", seconds=self._seconds, workers=len(self._server.workers))
         book.save()
+
+    @contextmanager
+    def _rescued(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._rescue(error)
+            raise
 
     def _rescue(self, error: Exception) -> None:
         """Something stops the run: the user's evaluation or listener, the engine, a full disk. Keep what there is."""
