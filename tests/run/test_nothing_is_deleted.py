@@ -50,12 +50,23 @@ def test_without_run_json(tmp_path: Path, resume: bool, lost: tuple[str, ...], h
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("lost", [("checkpoints",), ("checkpoints", "trace.log", "trace.parquet", "fingerprints.bin")])
-def test_without_checkpoints(tmp_path: Path, lost: tuple[str, ...]) -> None:
+REST = ("trace.log", "trace.parquet", "fingerprints.bin", "metrics.jsonl", "journal.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("lost", "held"),
+    [
+        ((), r"run\.json, job\.pkl, trace\.log, trace\.parquet, metrics\.jsonl, journal\.jsonl, fingerprints\.bin"),
+        (REST[:3], r"run\.json, job\.pkl, metrics\.jsonl, journal\.jsonl"),
+        (REST, r"run\.json, job\.pkl"),
+        ((*REST, "job.pkl"), r"run\.json"),
+    ],
+)
+def test_without_checkpoints(tmp_path: Path, lost: tuple[str, ...], held: str) -> None:
     train(tmp_path, iterations=40)
-    lose(tmp_path, *lost)
+    lose(tmp_path, "checkpoints", *lost)
     before = contents(tmp_path)
-    words = r"metrics\.jsonl.* of a run, but no checkpoint to resume it from; restore checkpoints/ from a backup"
+    words = rf"holds {held} of a run, but no checkpoint to resume it from; restore checkpoints/ from a backup"
     with pytest.raises(BadRunDirectory, match=words):
         train(tmp_path, iterations=60, resume=True)
     assert contents(tmp_path) == before
@@ -94,6 +105,28 @@ def test_a_start_that_was_killed_at_once_starts_again(
         with pytest.raises(Killed):
             train(tmp_path)
     sound(train(tmp_path, resume=True), 60)
+    assert not (tmp_path / ".starting").exists()
+
+
+def test_a_start_that_was_killed_right_after_its_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What marks it as a start is then obsolete: it does not excuse the loss of the checkpoint."""
+    unlink = Path.unlink
+
+    def dies(path: Path, missing_ok: bool = False) -> None:
+        if path.name == ".starting":
+            raise Killed
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dies)
+        with pytest.raises(Killed):
+            train(tmp_path)
+    sound(train(tmp_path, iterations=40, resume=True), 40)
+    lose(tmp_path, "checkpoints")
+    with pytest.raises(BadRunDirectory, match="no checkpoint to resume it from"):
+        train(tmp_path, resume=True)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_by_the_clock_resumes(tmp_path: Path) -> None:

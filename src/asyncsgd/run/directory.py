@@ -12,6 +12,7 @@
     checkpoints/        the last few, the newest is the last iteration that nothing can take away; the first one is
                         written before any job is handed out
     last_finite.safetensors   of a run that diverged: ``x``, the last model with finite metrics, and its ``iteration``
+    .starting           only from the start of a run to its first checkpoint: a start that was killed is started again
     report.html, ...    what others make of it
 """
 
@@ -30,6 +31,7 @@ from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
 from asyncsgd.run.reading import (
     FORMAT,
+    STARTING,
     BadRunDirectory,
     NoRun,
     as_path,
@@ -97,11 +99,13 @@ class RunDirectory:
             fix = "pass resume=True to resume it (--resume on the command line), or choose another directory"
             raise BadParameter("directory", str(self.path), "holds a run already", fix)
         if self.begun:
+            read_config(self.path)
             check_resumable(self.path)
 
     def begin(self, config: dict[str, Any], package: bytes, recorder: Recorder) -> None:
-        """Start a new run. `check` has made sure that whatever is removed here is of a start that measured nothing."""
+        """Start a new run. `check` has made sure that whatever is removed here is of a start without a checkpoint."""
         with writing(self.path, "start again with resume=True or --resume, or choose another directory"):
+            (self.path / STARTING).touch()
             for name in (*APPENDED, "trace.log"):
                 (self.path / name).unlink(missing_ok=True)
             self._describe(config, package)
@@ -168,6 +172,7 @@ class RunDirectory:
         with writing(self.path):
             for path in self._damaged:
                 path.rename(path.with_name(f"{path.name}.damaged"))
+            (self.path / STARTING).unlink(missing_ok=True)  # a kill right after the first checkpoint left it
             if shortened:  # trace.parquet would contradict the other files
                 self.continued()
             for name in APPENDED:
@@ -217,7 +222,9 @@ class RunDirectory:
         self.flush(recorder, sync=True)
         lengths = {name: os.fstat(descriptor).st_size for name, descriptor in self._files.items()}
         with writing(self.path):
-            return checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
+            written = checkpoints.write(self.path / "checkpoints", Checkpoint(state, lengths, seconds), keep)
+            (self.path / STARTING).unlink(missing_ok=True)
+        return written
 
     def finish(self, trace: Trace, kept: tuple[int, Vector] | None) -> None:
         """Write the trace as one Parquet file, and of a run that diverged the model that was ``kept``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ PARTS = (
     *("last_finite.safetensors", "noise.jsonl", "releases.jsonl", "updates"),  # the last two: `asyncsgd.flower`
 )
 """What a run writes beside run.json, which it writes first."""
-BEGUN = ("started", "diverged")
-"""All that a journal can say before the first checkpoint."""
+STARTING = ".starting"
+"""An empty file that is there from the start of a run until its first checkpoint is."""
 
 
 class BadRunDirectory(AsyncSGDError):
@@ -64,26 +63,13 @@ def check_complete(path: Path) -> None:
 def check_resumable(path: Path) -> None:
     """Refuse a run that has lost its checkpoints.
 
-    Every run writes one before it hands out a job. So what has none is a start that was killed at once, with nothing
-    but the first evaluation in its files, or has lost them.
+    Every run writes one before it hands out a job. What has none and is still marked as STARTING is a start that was
+    killed before, with nothing but the first evaluation in its files. Anything else has lost its checkpoints.
     """
-    parts = [name for name in held(path) if name not in ("job.pkl", "noise.jsonl") and _measured(path, name)]
-    if parts and not any((path / "checkpoints").glob("*.safetensors")):
+    if not (path / STARTING).exists() and not any((path / "checkpoints").glob("*.safetensors")):
+        parts = ", ".join(["run.json", *held(path)])
         fix = "restore checkpoints/ from a backup, or start a run in another directory"
-        raise BadRunDirectory(f"{path} holds {', '.join(parts)} of a run, but no checkpoint to resume it from; {fix}")
-
-
-def _measured(path: Path, name: str) -> bool:
-    """Whether a part holds more than a start that handed out no job."""
-    match name:
-        case "metrics.jsonl":
-            return any(row["iteration"] for row in read_lines(path, name))
-        case "journal.jsonl":
-            return any(row["event"] not in BEGUN for row in read_lines(path, name))
-        case "trace.log":
-            with suppress(TraceError):
-                return len(Trace.read(path / name)) > 0
-    return True
+        raise BadRunDirectory(f"{path} holds {parts} of a run, but no checkpoint to resume it from; {fix}")
 
 
 def read_config(path: Path) -> dict[str, Any]:
