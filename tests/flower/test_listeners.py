@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flower.fake import FakeGrid, failing
 from flower.serving import ARRAYS, QUIET, clients
 
 import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.engines.base import EngineError
 from asyncsgd.flower import Clients, serve
 from asyncsgd.run import Listener
@@ -53,6 +55,19 @@ def test_every_listener_is_stopped_where_the_run_fails() -> None:
         )
     assert isinstance(caught.value.__context__, EngineError)
     assert [listener.stopped for listener in listeners] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("refused", [{"iterations": 0}, {"resume": False}])
+def test_every_listener_is_stopped_where_a_run_is_refused(tmp_path: Path, refused: dict[str, Any]) -> None:
+    def again(**options: Any) -> None:
+        given = {"iterations": 4, "directory": tmp_path / "run", **QUIET, **options}
+        serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), **given)
+
+    again()
+    listeners = [Holder(), Holder()]
+    with pytest.raises(BadParameter):
+        again(listeners=listeners, **refused)
+    assert [listener.stopped for listener in listeners] == [1, 1]
 
 
 @pytest.fixture

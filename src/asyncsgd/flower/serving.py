@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +20,12 @@ from asyncsgd.flower.farewell import saved_before_exit
 from asyncsgd.flower.preparing import check_flower, choose_seed, prepare, sendable
 from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
-from asyncsgd.run.configuration import check_listeners
 from asyncsgd.run.directory import RunDirectory, read_lines
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
-from asyncsgd.run.training import launch
+from asyncsgd.run.training import launch, stopping
 from asyncsgd.tasks.base import Task
 
 NEVER = 1 << 62
@@ -113,93 +113,95 @@ def serve(
         listeners: Who else is told: see `asyncsgd.run.Listener`.
         progress: Whether to say how it goes.
     """
-    check_flower()
-    rules = Clients() if clients is None else clients
-    for name, value in (("iterations", iterations), ("keep", keep)):
-        count(name, value)
-    for name, number in (("every", every), ("checkpoint_every", checkpoint_every)):
-        if number is not None:
-            count(name, number)
-    positive("checkpoint_seconds", checkpoint_seconds)
-    if not isinstance(method, Method):
-        fix = "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"
-        raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
-    if directory is None and (resume or keep_updates):
-        name = "resume" if resume else "keep_updates"
-        raise BadParameter(name, True, "needs a place on disk", "pass the directory of the run")
-    if not isinstance(initial_arrays, Mapping):
-        kind = type(initial_arrays).__name__
-        raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
-    check_listeners(listeners)
-    configs = [
-        sendable("train_config", train_config or {}),
-        sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
-    ]
-    layout = Layout.of(initial_arrays, statistics)
-    x, carried = layout.split(initial_arrays)
-    prepared = prepare(method, rules, layout, delta, iterations, heterogeneous, keyed=not is_simulated(grid))
-    files = None if directory is None else RunDirectory(directory)
-    try:
-        if files is not None:
-            files.check(resume=resume)
-        chosen = choose_seed(seed, files, resume)
-        folder = None if files is None else files.path.resolve()
-        if files is not None and (keep_updates or prepared.accountant is not None):
-            files.make_private()
-        if prepared.accountant is not None and files is not None and (resume or not files.begun):
-            prepared.accountant.book.open(files.path, begun=files.begun)
-        keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
-        task = FlowerTask(
-            layout,
-            x,
-            carried,
-            evaluate,
-            prepared.accountant,
-            keeps,
-            heterogeneous=heterogeneous,
-            notes=prepared.notes,
-        )
-        engine = Flower(
-            prepared.minimum,
-            grid,
-            layout,
-            carried,
-            rules,
-            configs[0],
-            configs[1] if evaluate_clients else None,
-            folder,
-            resume and files is not None and files.begun,
-            keep_updates,
-            freeze=prepared.accountant is not None,
-        )
-        request = Request(
-            task=cast(Task, task),
-            method=prepared.method,
-            engine=engine,
-            iterations=iterations,
-            resume=resume,
-            seed=chosen,
-            every=max(1, iterations // 100) if every is None else every,
-            target=None if until is None else Target.parse(until),
-            checkpoint_seconds=checkpoint_seconds,
-            checkpoint_every=checkpoint_every,
-            keep=keep,
-            max_failures=NEVER,
-            meanwhile=True,
-        )
-        with saved_before_exit(task.stop):
-            run = _run(request, listeners, files, progress=progress)
-        return _result(run, task, prepared.accountant)
-    finally:
-        if prepared.accountant is not None:
-            prepared.accountant.book.close()
-        if files is not None:
-            files.close()
+    with stopping(listeners) as stops:
+        check_flower()
+        rules = Clients() if clients is None else clients
+        for name, value in (("iterations", iterations), ("keep", keep)):
+            count(name, value)
+        for name, number in (("every", every), ("checkpoint_every", checkpoint_every)):
+            if number is not None:
+                count(name, number)
+        positive("checkpoint_seconds", checkpoint_seconds)
+        if not isinstance(method, Method):
+            fix = "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"
+            raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
+        if directory is None and (resume or keep_updates):
+            name = "resume" if resume else "keep_updates"
+            raise BadParameter(name, True, "needs a place on disk", "pass the directory of the run")
+        if not isinstance(initial_arrays, Mapping):
+            kind = type(initial_arrays).__name__
+            raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
+        configs = [
+            sendable("train_config", train_config or {}),
+            sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
+        ]
+        layout = Layout.of(initial_arrays, statistics)
+        x, carried = layout.split(initial_arrays)
+        prepared = prepare(method, rules, layout, delta, iterations, heterogeneous, keyed=not is_simulated(grid))
+        files = None if directory is None else RunDirectory(directory)
+        try:
+            if files is not None:
+                files.check(resume=resume)
+            chosen = choose_seed(seed, files, resume)
+            folder = None if files is None else files.path.resolve()
+            if files is not None and (keep_updates or prepared.accountant is not None):
+                files.make_private()
+            if prepared.accountant is not None and files is not None and (resume or not files.begun):
+                prepared.accountant.book.open(files.path, begun=files.begun)
+            keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
+            task = FlowerTask(
+                layout,
+                x,
+                carried,
+                evaluate,
+                prepared.accountant,
+                keeps,
+                heterogeneous=heterogeneous,
+                notes=prepared.notes,
+            )
+            engine = Flower(
+                prepared.minimum,
+                grid,
+                layout,
+                carried,
+                rules,
+                configs[0],
+                configs[1] if evaluate_clients else None,
+                folder,
+                resume and files is not None and files.begun,
+                keep_updates,
+                freeze=prepared.accountant is not None,
+            )
+            request = Request(
+                task=cast(Task, task),
+                method=prepared.method,
+                engine=engine,
+                iterations=iterations,
+                resume=resume,
+                seed=chosen,
+                every=max(1, iterations // 100) if every is None else every,
+                target=None if until is None else Target.parse(until),
+                checkpoint_seconds=checkpoint_seconds,
+                checkpoint_every=checkpoint_every,
+                keep=keep,
+                max_failures=NEVER,
+                meanwhile=True,
+            )
+            with saved_before_exit(task.stop):
+                run = _run(request, listeners, files, stops, progress=progress)
+            return _result(run, task, prepared.accountant)
+        finally:
+            if prepared.accountant is not None:
+                prepared.accountant.book.close()
+            if files is not None:
+                files.close()
 
 
-def _run(request: Request, listeners: Sequence[Listener], files: RunDirectory | None, *, progress: bool) -> TrainingRun:
+def _run(
+    request: Request, listeners: Sequence[Listener], files: RunDirectory | None, stops: ExitStack, *, progress: bool
+) -> TrainingRun:
     try:
-        return launch(request, listeners, files, progress=progress)
+        return launch(request, listeners, files, stops, progress=progress)
     except (KeyboardInterrupt, SystemExit) as stopped:
         # All is saved, and every listener has stopped. Flower ends its apps by a signal, and has a handler that
         # says good-bye to the SuperLink; it may end the process, so nothing that matters can come after it.

@@ -60,48 +60,58 @@ def train(
         listeners: Who else is told: see `asyncsgd.run.Listener`.
         progress: Whether to show progress on the terminal, and at the end what there is to say.
     """
-    count("iterations", iterations)
-    count("keep", keep)
-    count("max_failures", max_failures)
-    positive("checkpoint_seconds", checkpoint_seconds)
-    if checkpoint_every is not None:
-        count("checkpoint_every", checkpoint_every)
-    if every is not None:
-        count("every", every)
-    configuration.check(task, method, engine, iterations, seed)
-    if resume and directory is None:
-        raise BadParameter("resume", True, "needs something to go on with", "pass the directory of the run")
-    request = Request(
-        task,
-        method,
-        engine,
-        iterations,
-        resume,
-        seed,
-        max(1, iterations // 100) if every is None else every,
-        None if until is None else Target.parse(until),
-        checkpoint_seconds,
-        checkpoint_every,
-        keep,
-        max_failures,
-    )
-    configuration.check_listeners(listeners)
-    files = None if directory is None else RunDirectory(directory)
     with ExitStack() as closing:
+        stops = closing.enter_context(stopping(listeners))
+        count("iterations", iterations)
+        count("keep", keep)
+        count("max_failures", max_failures)
+        positive("checkpoint_seconds", checkpoint_seconds)
+        if checkpoint_every is not None:
+            count("checkpoint_every", checkpoint_every)
+        if every is not None:
+            count("every", every)
+        configuration.check(task, method, engine, iterations, seed)
+        if resume and directory is None:
+            raise BadParameter("resume", True, "needs something to go on with", "pass the directory of the run")
+        request = Request(
+            task,
+            method,
+            engine,
+            iterations,
+            resume,
+            seed,
+            max(1, iterations // 100) if every is None else every,
+            None if until is None else Target.parse(until),
+            checkpoint_seconds,
+            checkpoint_every,
+            keep,
+            max_failures,
+        )
+        files = None if directory is None else RunDirectory(directory)
         if files is not None:
             closing.callback(files.close)
             files.check(resume=resume)
             if resume:
                 configuration.check_more(files.path, iterations)
-        return launch(request, listeners, files, progress=progress)
+        return launch(request, listeners, files, stops, progress=progress)
+
+
+def stopping(listeners: Sequence[Listener]) -> ExitStack:
+    """Return what stops every listener at its exit, once, also where one of them raises."""
+    configuration.check_listeners(listeners)
+    stops = ExitStack()
+    for listener in listeners:
+        stops.callback(listener.stop)
+    return stops
 
 
 def launch(
-    request: Request, listeners: Sequence[Listener], files: RunDirectory | None, *, progress: bool
+    request: Request, listeners: Sequence[Listener], files: RunDirectory | None, stops: ExitStack, *, progress: bool
 ) -> TrainingRun:
-    """Run the loop, and stop every listener at its end, also where the loop or another listener raises."""
-    told: list[Listener] = [*([Terminal()] if progress else []), *listeners]
-    with ExitStack() as closing:
-        for listener in told:
-            closing.callback(listener.stop)
+    """Run the loop, and then stop every listener: ``stops`` is that of `stopping`."""
+    with stops:
+        told = list(listeners)
+        if progress:
+            told.insert(0, Terminal())
+            stops.callback(told[0].stop)
         return Loop(request, told, files).run()

@@ -1,0 +1,59 @@
+"""Every listener of `train` is stopped once, however `train` ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run.common import train
+
+import asyncsgd as asgd
+from asyncsgd.run import BadRunDirectory, Listener
+from asyncsgd.run.directory import RunDirectory
+
+
+class Holder(Listener):
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"iterations": 0},
+        {"resume": False},
+        {"resume": True, "seed": 5},
+        {"resume": True, "iterations": 10},
+        {"resume": True, "until": "no target"},
+        {"directory": "file"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("progress", [False, True])
+def test_where_train_refuses(tmp_path: Path, refused: dict[str, Any], progress: bool) -> None:
+    train(tmp_path / "run", iterations=20)
+    (tmp_path / "file").touch()
+    given = {"directory": "run", "iterations": 40, **refused, "progress": progress}
+    listeners = [Holder(), Holder()]
+    with pytest.raises(asgd.AsyncSGDError):
+        train(tmp_path / given.pop("directory"), listeners=listeners, **given)
+    assert [listener.stopped for listener in listeners] == [1, 1]
+
+
+def test_where_the_directory_is_locked(tmp_path: Path) -> None:
+    files, listener = RunDirectory(tmp_path), Holder()
+    with pytest.raises(BadRunDirectory, match="another process is training in"):
+        train(tmp_path, listeners=[listener])
+    files.close()
+    assert listener.stopped == 1
+
+
+def test_where_all_is_well(tmp_path: Path) -> None:
+    listener = Holder()
+    train(tmp_path, listeners=[listener])
+    assert listener.stopped == 1
+    train(tmp_path, listeners=[listener], resume=True)  # finished
+    assert listener.stopped == 2
