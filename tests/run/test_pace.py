@@ -89,6 +89,26 @@ def test_a_run_that_was_slow_is_fast_soon() -> None:
     assert pace.per_second(510.0, workers=1) == pytest.approx(10.0, rel=0.05)
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_slow_start_does_not_count(workers: int) -> None:
+    """The first update comes after a minute, then a hundred per second."""
+    pace = Pace(0.0)
+    pace.add(60.0, 1)
+    assert pace.per_second(60.0, workers) == pytest.approx(1 / 60)
+    for tick in range(1, 100):
+        now = 60.0 + tick / 4
+        pace.add(now, 1 + 25 * tick)
+        assert pace.per_second(now, workers) == pytest.approx(100.0)
+
+
+def test_a_first_batch_that_takes_a_moment_is_not_fast() -> None:
+    """Four workers take 25 seconds, and their updates come within one."""
+    pace = Pace(0.0)
+    for update in range(1, 5):
+        pace.add(24.0 + update / 4, update)
+        assert pace.per_second(24.0 + update / 4, workers=4) == pytest.approx(update / 25, rel=0.05)
+
+
 def test_a_resumed_run_does_not_count_what_came_before() -> None:
     pace = Pace(1000.0, iteration=5000)
     assert pace.per_second(1003.0, workers=4) == 0.0

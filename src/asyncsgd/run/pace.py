@@ -28,6 +28,7 @@ class Pace:
     def __init__(self, time: float, iteration: int = 0) -> None:
         self._seen = deque([(time, iteration)], maxlen=MOST)
         self._moment = -math.inf  # when the newest moment began
+        self._from_start = True
 
     def add(self, time: float, iteration: int) -> None:
         """Note how many updates had arrived at this time. Those that come together, as a batch does, are one moment."""
@@ -43,11 +44,13 @@ class Pace:
         """Return updates per second up to now; 0 before the first one.
 
         Between two moments the speed stays what it was. It falls once the next one is later than the mean.
+        The time before the first update, in which workers may have started, counts only until enough came after it.
         """
         seen, last = self._seen, self._seen[-1]
         least = max(FEW, EACH * workers)
-        while len(seen) > 2 and seen[1][0] <= now - SECONDS and last[1] - seen[1][1] >= least:
+        while len(seen) > 2 and last[1] - seen[1][1] >= least and (self._from_start or seen[1][0] <= now - SECONDS):
             seen.popleft()
+            self._from_start = False
         first = seen[0]
         updates = last[1] - first[1]
         if not updates:
