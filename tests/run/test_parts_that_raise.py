@@ -14,7 +14,7 @@ from run.common import events, sound, train
 import asyncsgd as asgd
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.core.errors import NotFinite, TornServer
+from asyncsgd.core.errors import BadStep, CancelledJob, EndedJob, NotFinite, RepeatedJob, TornServer, UnknownJob
 from asyncsgd.core.events import Arrived, Joined, Left, Lost, Vector
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
@@ -27,6 +27,12 @@ from asyncsgd.run import WorkersFailed, checkpoint
 
 LEFT: dict[str, int] = {}
 """How many calls of a kind of part are left until it raises."""
+RAISED: dict[str, type[Exception]] = {}
+"""What a kind of part raises, if not what it usually does."""
+
+
+WORKERS: tuple[type[Exception], ...] = (EndedJob, RepeatedJob, CancelledJob, UnknownJob, NotFinite)
+"""Errors of ours that are about workers, in the hands of a user."""
 
 
 class Broken(Exception):
@@ -38,7 +44,7 @@ def fuse(kind: str, error: Callable[[str], Exception] = Broken) -> None:
     if kind in LEFT:
         LEFT[kind] -= 1
         if LEFT[kind] < 0:
-            raise error(f"in {kind}")
+            raise RAISED.get(kind, error)(f"in {kind}")
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +56,8 @@ def reset() -> Any:
 
 def weigh(arrival: Arrival) -> float:
     fuse("step")
+    for error in WORKERS:
+        fuse(error.__name__, error)
     return 1.0
 
 
@@ -168,6 +176,30 @@ def test_a_step_rule_that_raises_leaves_everything_as_it_was(tmp_path: Path) -> 
     assert saved(tmp_path) == 35
     LEFT.clear()
     sound(train(tmp_path, method=method(), resume=True), 60)
+
+
+@pytest.mark.parametrize("error", WORKERS)
+def test_a_step_rule_that_raises_our_errors_is_not_a_worker(tmp_path: Path, error: type[Exception]) -> None:
+    LEFT[error.__name__] = 35
+    with pytest.raises(BadStep, match=f"the step rule Custom raised {error.__name__} for job .*in {error.__name__}"):
+        train(tmp_path, method=method())
+    assert saved(tmp_path) == 35
+    assert not events(tmp_path, "rejected")
+    LEFT.clear()
+    sound(train(tmp_path, method=method(), resume=True), 60)
+
+
+@pytest.mark.parametrize("error", WORKERS)
+@pytest.mark.parametrize("kind", [*UPDATING, *DISPATCHING])
+def test_another_part_that_raises_our_errors_is_not_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
+) -> None:
+    used = made(kind)
+    monkeypatch.setitem(RAISED, kind, error)
+    LEFT[kind] = 12
+    with pytest.raises(error, match=f"in {kind}"):
+        train(tmp_path, method=used)
+    assert not events(tmp_path, "rejected")
 
 
 def test_work_that_raises_is_the_workers_fault(tmp_path: Path) -> None:

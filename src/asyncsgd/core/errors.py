@@ -6,7 +6,7 @@
     ├── UsageError (also ValueError)      the caller's fault: mend the call
     │   ├── BadParameter                  an impossible hyper-parameter
     │   ├── BadEvent                      an event that cannot happen now (a worker that joins twice, ...)
-    │   ├── BadStep                       a step rule returned something that is not a step
+    │   ├── BadStep                       a step rule returned something that is not a step, or raised a WorkerError
     │   └── MissingLibrary                a library is not installed (also ModuleNotFoundError)
     ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and go on
     │   ├── UnknownJob                    no such job was ever handed out
@@ -67,7 +67,7 @@ class BadEvent(UsageError):
 
 
 class BadStep(UsageError):
-    """A step rule returned a negative number, NaN or infinity."""
+    """A step rule returned a negative number, NaN or infinity, or raised an error that is about workers."""
 
 
 class MissingLibrary(UsageError, ModuleNotFoundError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.errors import BadParameter, BadStep
+from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.gather import Each
 from asyncsgd.core.method import Method
@@ -65,7 +65,12 @@ class Update:
 
     def weigh(self, arrival: Arrival) -> float:
         """The step rule's weight for this arrival; changes nothing."""
-        given = self.method.step.weight(arrival)
+        try:
+            given = self.method.step.weight(arrival)
+        except WorkerError as error:  # it would pass for the fault of the worker, whose update was found to be good
+            rule, kind = type(self.method.step).__name__, type(error).__name__
+            fix = "raise an error of your own, as this kind is about what workers send"
+            raise BadStep(f"the step rule {rule} raised {kind} for job {arrival.job} ({error}); {fix}") from error
         try:
             weight = float(given)
         except (TypeError, ValueError, OverflowError):
