@@ -13,8 +13,10 @@ from run.test_commands import call
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.report.sources import of_path
 from asyncsgd.run import BadRunDirectory, checkpoint
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.watch.show import watch
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -48,6 +50,16 @@ def test_without_run_json(tmp_path: Path, resume: bool, lost: tuple[str, ...], h
     with pytest.raises(BadRunDirectory, match=words):
         train(tmp_path, iterations=60, resume=resume)
     assert contents(tmp_path) == before
+
+
+def test_report_and_watch_give_the_same_advice(tmp_path: Path) -> None:
+    train(tmp_path, iterations=40)
+    lose(tmp_path, "run.json")
+    words = r"holds .*but no run\.json; restore run\.json from a backup"
+    with pytest.raises(BadRunDirectory, match=words):
+        of_path(tmp_path)
+    with pytest.raises(BadRunDirectory, match=words):
+        watch(tmp_path, once=True)
 
 
 REST = ("trace.log", "trace.parquet", "fingerprints.bin", "metrics.jsonl", "journal.jsonl")

@@ -16,6 +16,7 @@ from asyncsgd.run import TrainingRun, ending
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import BadRunDirectory, NoRun, in_use, read_config, read_lines, read_trace
 from asyncsgd.run.faults import Faults, Troubles
+from asyncsgd.run.reading import check_complete
 from asyncsgd.run.target import Target
 from asyncsgd.simulation import Comparison, Run
 from asyncsgd.tasks.base import Task
@@ -122,6 +123,7 @@ def of_path(path: Path) -> list[Subject]:
         return [of_directory(path)]
     inside = sorted(child for child in path.iterdir() if (child / "run.json").exists())
     if not inside:
+        check_complete(path)
         raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
     return [of_directory(child) for child in inside]
 

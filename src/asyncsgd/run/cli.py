@@ -121,8 +121,10 @@ def train(name: str | None, wishes: Wishes) -> TrainingRun:
 
 def _go_on(wishes: Wishes) -> TrainingRun:
     """The task, the method and the engine are those that the directory remembers."""
+    if wishes.resume and wishes.directory is None:
+        raise BadParameter("--directory", None, "is missing", "name the run to resume: --directory runs/task-1")
     if not wishes.resume or wishes.directory is None:
-        fix = "pass module:task, or --resume --directory DIR to go on with a run"
+        fix = "pass module:task, or --resume --directory DIR to resume a run"
         raise BadParameter("task", None, "is missing", fix)
     remembered = {"method": wishes.method, **wishes.options, "set": wishes.settings or None, "seed": wishes.seed}
     for option, value in remembered.items():

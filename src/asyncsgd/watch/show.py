@@ -14,6 +14,7 @@ from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.run.directory import in_use
 from asyncsgd.run.ending import RESUMABLE, RUNNING
+from asyncsgd.run.reading import check_complete
 from asyncsgd.watch.frame import Frame
 from asyncsgd.watch.marks import clock, number
 from asyncsgd.watch.view import view
@@ -71,6 +72,7 @@ def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
     told = False
     while not (directory / "run.json").exists():
         if not wait and not (directory.exists() and in_use(directory)):
+            check_complete(directory)
             problem = "holds no run (no run.json)" if directory.exists() else "does not exist"
             fix = "pass the directory given to asgd.train, or --wait for a run that is still to begin"
             raise BadParameter("directory", str(directory), problem, fix)
