@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tracemalloc
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -180,3 +182,20 @@ def test_the_median_of_huge_statistics_is_finite() -> None:
     part = Part("m", (1,), np.dtype(np.float32), None, "statistic")
     huge = np.array([np.finfo(np.float32).max])
     assert np.isfinite(middle(part, [huge.astype(np.float32)] * 4)).all()
+
+
+def test_a_header_that_another_thread_spoils_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CPython 3.11 `ast`, with which NumPy parses a header, raises SystemError now and then in several threads."""
+    array, read, spoilt = Array(np.arange(3.0)), npy.read_array_header_1_0, [3]
+
+    def busy(*words: Any, **options: Any) -> Any:
+        if spoilt[0]:
+            spoilt[0] -= 1
+            raise SystemError("AST constructor recursion depth mismatch")
+        return read(*words, **options)
+
+    monkeypatch.setattr(npy, "read_array_header_1_0", busy)
+    assert view("w", array, (3,), np.dtype("float64")).tolist() == [0.0, 1.0, 2.0]
+    spoilt[0] = 100
+    with pytest.raises(BadReply, match="'w' cannot be parsed"):
+        view("w", array, (3,), np.dtype("float64"))

@@ -64,12 +64,21 @@ def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
     return b"".join((header.getvalue(), numbers.view(np.uint8).data))
 
 
-def _header(name: str, data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+TRIES = 5
+"""How often a header is read. NumPy parses it with `ast`, which in CPython 3.11 raises SystemError now and then where
+another thread does so too, and replies are read in several threads: a good reply would be refused."""
+
+
+def _header(name: str, data: bytes, tries: int = TRIES) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     file = BytesIO(data[: HEADER + 16])
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran, kind = read(file, max_header_size=HEADER)
+    except SystemError as error:
+        if tries > 1:
+            return _header(name, data, tries - 1)
+        raise BadReply(f"array {name!r} cannot be parsed ({error})") from error
     except Exception as error:  # whatever a stranger's bytes make the parser say
         raise BadReply(f"array {name!r} is no .npy file ({type(error).__name__})") from error
     return shape, fortran, kind, file.tell()
