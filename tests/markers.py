@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from collections.abc import Container
 from statistics import mean
 from typing import Any
 
@@ -50,9 +51,9 @@ def examples(number: int, **others: Any) -> settings:
     return settings(max_examples=wanted, **others)
 
 
-def kind(markers: object) -> str:
+def kind(markers: Container[str]) -> str:
     """Return the kind of a test with these markers, the one that its seconds count for."""
-    return next((name for name in MARKERS if name in markers), "quick")  # type: ignore[operator]
+    return next((name for name in MARKERS if name in markers), "quick")
 
 
 def _yardstick() -> float:
@@ -86,6 +87,7 @@ class Markers:
             if group is not None:
                 item.add_marker(pytest.mark.xdist_group(group))
                 _name_group(item, group)
+            item.user_properties.append(("kind", kind({mark.name for mark in item.iter_markers()})))
         items.sort(key=_turn)
 
     @pytest.hookimpl(trylast=True)
@@ -95,7 +97,7 @@ class Markers:
             item.user_properties.append(("yardstick", _yardstick()))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = kind(report.keywords)
+        name = dict(report.user_properties).get("kind", "quick")  # its keywords hold names of folders too
         self.seconds[name] += report.duration
         if report.when == "teardown":
             self.tests[name] += 1

@@ -15,6 +15,7 @@ from asyncsgd.testing import SCENARIOS, BadEngine, check_engine
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_processes(scenario: str) -> None:
     check_engine(asgd.engines.processes, only=scenario)

@@ -221,6 +221,7 @@ def test_pretended_seconds() -> None:
     assert slow > 3 * fast
 
 
+@pytest.mark.slow
 def test_pretended_slowdown() -> None:
     fast, slow = shortest(Spinning(), processes(2, slowdown={1: 30}))
     assert slow > 3 * fast

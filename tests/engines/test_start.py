@@ -58,6 +58,7 @@ for cell in cells:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["file", "stdin", "-c"])
 def test_from_anywhere(tmp_path: Path, how: str) -> None:
     with Subject(PROGRAM, tmp_path, how=how) as subject:
@@ -70,6 +71,7 @@ def test_from_anywhere(tmp_path: Path, how: str) -> None:
         subject.none_left()
 
 
+@pytest.mark.slow
 def test_from_a_notebook(tmp_path: Path) -> None:
     (tmp_path / "cells.txt").write_text(PROGRAM.replace("\nSCALE", "\n#---\nSCALE").replace("\nrun =", "\n#---\nrun ="))
     with Subject(NOTEBOOK, tmp_path) as subject:
@@ -79,6 +81,7 @@ def test_from_a_notebook(tmp_path: Path) -> None:
         subject.none_left()
 
 
+@pytest.mark.slow
 def test_from_a_module_beside_the_script(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text(PROGRAM.partition("run =")[0])
     program = "from beside import *\n" + "run =" + PROGRAM.partition("run =")[2]
@@ -90,6 +93,7 @@ def test_from_a_module_beside_the_script(tmp_path: Path) -> None:
         subject.none_left()
 
 
+@pytest.mark.slow
 def test_what_a_worker_prints_is_seen(tmp_path: Path) -> None:
     """Also where nobody reads line by line; in the end workers are killed, and flush nothing then."""
     program = PROGRAM.replace("        return scaled(x)", "        print('in a worker')\n        return scaled(x)")

@@ -66,6 +66,7 @@ def test_a_claim_that_raises_does_not_stop_the_others(fakes, tmp_path):
     assert "<svg" in (tmp_path / "out" / "fake-1.svg").read_text()
 
 
+@pytest.mark.slow
 def test_in_worker_processes_even_one_that_dies_is_reported(fakes, tmp_path):
     seen = []
     found = runner.run(list(fakes.values()), tmp_path, progress=lambda *news: seen.append(news))

@@ -32,6 +32,7 @@ def after(change: str) -> str:
     return "\n".join(line[1:] for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [after(CHANGE), PYTHON[0]], ids=["change", "options"])
 def test_the_server_app_trains(code: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="the extra 'torch' is not installed")

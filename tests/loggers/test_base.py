@@ -59,6 +59,7 @@ def status(iteration: int, seconds: float) -> Status:
     return Status(iteration, 100, seconds, 50.0, 2, 1.5, 3, {})
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_in_order() -> None:
     logger = Fake()
@@ -91,6 +92,7 @@ def test_rows_are_written_now_and_then() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("fails", ["write", "say", "finish", "close"])
 def test_a_logger_that_fails_is_silent_and_the_run_goes_on(fails: str) -> None:
@@ -118,6 +120,7 @@ class Interjects(Listener):
 # ---------------------------------------------------------------------------------------------- ids
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     first = Fake()

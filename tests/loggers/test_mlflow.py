@@ -56,6 +56,7 @@ def pairs(run: TrainingRun, name: str) -> list[tuple[int, float]]:
     return list(zip(run.metrics["iteration"].tolist(), run.metrics[name].tolist(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     seen = Seen()
@@ -80,6 +81,7 @@ def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     assert Path(store.removeprefix("sqlite:///")).parent in artifact(found, "summary.json").parents
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.mlflow("resumed", tracking_uri=store), iterations=40)

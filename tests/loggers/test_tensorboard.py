@@ -39,6 +39,7 @@ def float32(values: Any) -> list[float]:
     return [float(value) for value in np.asarray(values, np.float32)]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
@@ -56,6 +57,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_words_come_back(tmp_path: Path) -> None:
     run = train(tmp_path, asgd.loggers.tensorboard())
@@ -97,6 +99,7 @@ def test_a_resumed_run_takes_the_place_of_what_it_repeats(tmp_path: Path) -> Non
     assert scalars(board, "loss") == {0: 100.0, 10: 110.0, 20: 120.0, 30: 7.0}
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_real_resume(tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.tensorboard(), iterations=40)

@@ -22,6 +22,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
@@ -44,6 +45,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
     assert found.code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
     train(tmp_path, asgd.loggers.wandb(), iterations=40)
@@ -54,6 +56,7 @@ def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
     assert first.of("loss") + second.of("loss") == pairs
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_that_fails(tmp_path: Path) -> None:
     seen = Seen()

@@ -177,6 +177,7 @@ def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> No
 # ---------------------------------------------------------------------------------------------- the command line
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -216,6 +217,7 @@ def test_ctrl_c_while_workers_load_leaves_a_word_and_no_directory(here: Path) ->
     assert not (here / "runs").exists()
 
 
+@pytest.mark.slow
 def test_an_end_of_file_is_no_abort(here: Path) -> None:
     """click takes EOFError for Ctrl-D at a prompt."""
     train(here / "run", iterations=10)

@@ -176,6 +176,7 @@ def test_the_saved_model_is_compared_with_all_its_bits(tmp_path: Path) -> None:
     assert run.trace.iterations == 60
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_torch_model(tmp_path: Path) -> None:
     """A small network in float32 by three workers, one killed on the way.

@@ -98,6 +98,7 @@ def test_a_file_that_is_not_there_or_not_toml(tmp_path):
         load(bad)
 
 
+@pytest.mark.slow
 def test_the_command_simulates_an_example_and_prints_json():
     done = asyncsgd("simulate", EXAMPLES / "straggler.toml", "--json")
     assert done.returncode == 0, done.stderr
@@ -108,6 +109,7 @@ def test_the_command_simulates_an_example_and_prints_json():
     assert "delay_adaptive" in table.stdout
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_an_example():
     done = asyncsgd("sweep", EXAMPLES / "paper_figure.toml", "--json")
     assert done.returncode == 0, done.stderr

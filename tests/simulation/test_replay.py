@@ -123,6 +123,7 @@ def test_a_recorded_trace_is_replayed_with_another_method():
     assert short.trace == brief.trace
 
 
+@pytest.mark.slow
 def test_a_users_own_compiled_gradient_gets_the_fast_path():
     from numba import njit
 

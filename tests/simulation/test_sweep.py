@@ -55,6 +55,7 @@ def test_methods_without_a_compiled_form_get_the_same_verdict():
     assert np.array_equal(compiled.time, plain.time)
 
 
+@pytest.mark.slow
 def test_iterations_of_the_paper_grow_like_the_root_of_the_delay():
     """T / √τ_max is flat for τ_max = 2, ..., 64: the figures of the paper, both functions.
 

@@ -157,6 +157,7 @@ def test_augmentation_of_any_kind_can_be_repeated():
     assert not np.array_equal(task.update(task.initial(), 0, 1), task.update(task.initial(), 0, 2))
 
 
+@pytest.mark.slow
 def test_it_learns_in_virtual_time_and_repeats_to_the_bit():
     task = asgd.tasks.torch(
         small_model(), nn.CrossEntropyLoss(), digits((0, 1400)), workers=4, test=digits((1400, 1797))

@@ -89,6 +89,7 @@ def simulated(durations, concurrency, iterations, seed=0):
     return durations.workers * float(weight @ arrivals) / (plan.arrival_time[-1] - plan.arrival_time[half - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equal", "near", "two", "lognormal", "exponential"])
 def test_fixed_durations_against_simulations(kind):
     errors = []
@@ -108,6 +109,7 @@ def test_fixed_durations_against_simulations(kind):
     assert np.median(errors) < 0.004  # 0.04 % by the docstring, over longer simulations of more large networks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variability", "allowed"), [(0.25, 0.015), (0.5, 0.015), (2.0, 0.03)])
 def test_variable_durations_against_simulations(variability, allowed):
     for kind, n in (("equal", 2), ("two", 5), ("exponential", 10), ("equal", 30)):

@@ -66,6 +66,7 @@ def test_a_flush_writes_only_the_news(tmp_path):
     assert Trace.read(tmp_path / "log") == recorder.trace()
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_it_is_a_flush_or_refused(tmp_path):
     path, cut = tmp_path / "log", tmp_path / "cut"
     facts = {"a": "b"}
@@ -209,6 +210,7 @@ for event in endless({workers}, seed={seed}):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_a_random_moment_it_is_a_prefix_of_the_run(tmp_path, seed):
     path, workers = tmp_path / "log", 3
