@@ -27,7 +27,7 @@ test: $(VENV)/.dev ## run all tests, on every processor
 	$(PYTEST) --budgets
 
 quick: $(VENV)/.quick ## run the tests that need no browser, Ray, Flower or docs build, in under two minutes: before each commit
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto --doctest-ignore-import-errors -m "not (ray or flower or browser or docs or slow)"
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
 
 coverage: $(VENV)/.dev ## run all tests and say which lines of core, run and engines they reach: see htmlcov/index.html
 	@[ ! -x .ci/packages ] || .ci/packages
