@@ -26,7 +26,7 @@ test: $(VENV)/.dev ## run all tests, on every processor
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --budgets
 
-quick: $(VENV)/.quick ## run the tests that need no browser, Ray, Flower or docs build, in under two minutes: before each commit
+quick: $(VENV)/.quick ## run the tests that need no browser, Ray, Flower or docs build, in about two minutes: before each commit
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
 
 coverage: $(VENV)/.dev ## run all tests and say which lines of core, run and engines they reach: see htmlcov/index.html

@@ -116,7 +116,7 @@ def test_clients_may_send_updates() -> None:
         ({"iterations": 0}, "iterations = 0 must be an integer"),
         ({"resume": True}, "resume = True needs a place on disk"),
         ({"keep_updates": True}, "keep_updates = True needs a place on disk"),
-        ({"initial_arrays": [np.zeros(2)]}, "is no ArrayRecord"),
+        ({"initial_arrays": [np.zeros(2)]}, "is not an ArrayRecord"),
         ({"seed": "x"}, "seed = 'x' is not an integer"),
         ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
         ({"train_config": 0.1}, "train_config = 0.1 is a float; pass a dict"),

@@ -130,7 +130,7 @@ def serve(
             raise BadParameter(name, True, "needs a place on disk", "pass the directory of the run")
         if not isinstance(initial_arrays, Mapping):
             kind = type(initial_arrays).__name__
-            raise BadParameter("initial_arrays", kind, "is no ArrayRecord", "pass ArrayRecord(model.state_dict())")
+            raise BadParameter("initial_arrays", kind, "is not an ArrayRecord", "pass ArrayRecord(model.state_dict())")
         configs = [
             sendable("train_config", train_config or {}),
             sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
