@@ -131,13 +131,15 @@ def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation
     trace = read_trace(directory)
     trace.check()
     assert trace.iterations == 24, said
-    assert set(trace.worker) == set(range(CLIENTS))
+    journal = read_lines(directory, "journal.jsonl")
+    assert {row["worker"] for row in journal if row["event"] == "joined"} == set(range(CLIENTS))
+    assert set(trace.worker) <= set(range(CLIENTS))  # a busy machine decides who is fast enough to be applied
     rows = read_lines(directory, "metrics.jsonl")
     assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.1
     carried = load_file(directory / "carried.safetensors")
     assert carried["layers.1.num_batches_tracked"] > 0
     assert (carried["layers.1.running_var"] > 0).all()
-    evaluated = [row for row in read_lines(directory, "journal.jsonl") if row.get("kind") == "evaluate"]
+    evaluated = [row for row in journal if row.get("kind") == "evaluate"]
     assert evaluated[0]["metrics"].keys() == {"loss", "accuracy"}
     page = tmp_path / "page.html"
     asgd.report.write(directory, page)

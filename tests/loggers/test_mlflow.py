@@ -128,6 +128,7 @@ def test_names_that_mlflow_does_not_take(store: str) -> None:
     assert len(found.data.params["method"]) == 6000
 
 
+@pytest.mark.slow
 def test_the_store_of_the_environment(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     logger = asgd.loggers.mlflow("environment")

@@ -69,6 +69,7 @@ def test_a_run_that_fails(tmp_path: Path) -> None:
     assert found.code == 1
 
 
+@pytest.mark.slow
 def test_a_second_run_beside_an_open_one(tmp_path: Path) -> None:
     one, other = (asgd.loggers.wandb(directory=tmp_path, name=name) for name in ("one", "other"))
     one.started(CONFIG)

@@ -92,6 +92,7 @@ def test_a_mini_batch_is_the_mean_of_rows_of_that_worker():
     assert counts == {0: 50, 1: 50, 2: 50}
 
 
+@pytest.mark.slow
 def test_plain_sgd_reads_digits():
     from asyncsgd import tasks
 

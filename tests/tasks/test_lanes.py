@@ -59,6 +59,7 @@ def test_some_tasks_are_deterministic():
     }
 
 
+@pytest.mark.slow
 def test_nan_and_infinity_stay_in_their_lane():
     for task in ZOO.values():
         x = np.ones((task.dimension, 8))
