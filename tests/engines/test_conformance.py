@@ -21,6 +21,7 @@ def test_processes(scenario: str) -> None:
     check_engine(asgd.engines.processes, only=scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [InlineCrew, UncheckedCrew])
 def test_an_engine_of_few_abilities(kind: type[InlineCrew]) -> None:
     """What it cannot do is not asked of it; the rest is. The server may check updates in the engine's place."""

@@ -50,6 +50,7 @@ def test_what_only_the_superlink_can_know_is_not_believed_of_a_client(code: int)
         assert not here.of(Died)
 
 
+@pytest.mark.slow
 def test_who_is_said_to_be_offline_again_and_again_and_is_not_is_left_out() -> None:
     """A reply's sender can be forged: whether a client is connected is seen at the next look."""
     with desk(from_superlink(5), towards(1.0), rules=Clients(max_failures=2, pause=FOREVER)) as here:
@@ -68,6 +69,7 @@ def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
         assert "the SuperLink did not take it" in note.details["reason"]
 
 
+@pytest.mark.slow
 def test_who_fails_again_and_again_is_left_out_for_a_while() -> None:
     """Three times; then once more is enough, and the pause doubles. A good update forgives all."""
     moods: list[Client] = [failing] * 5 + [towards(1.0)] + [failing] * 2 + [towards(1.0)]

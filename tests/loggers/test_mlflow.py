@@ -95,6 +95,7 @@ def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
     assert after.data.tags["resumed_at"] == "40"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_that_fails(store: str, tmp_path: Path) -> None:
     seen = Seen()
