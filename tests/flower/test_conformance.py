@@ -47,6 +47,7 @@ class Federation(Engine):
         return Flower(self.workers, grid, Layout.of(model), clients=rules).start(task, work, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_flower(scenario: str) -> None:
     check_engine(Federation, abilities=ABILITIES, only=scenario)
