@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines.flower.arrays import BadReply, view
+from asyncsgd.core.errors import BadParameter, BadReply
+from asyncsgd.engines.flower.arrays import view
 from asyncsgd.engines.flower.layout import Layout, Part
 from asyncsgd.engines.flower.memory import middle
 

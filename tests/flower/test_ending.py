@@ -20,7 +20,7 @@ from flower.serving import ARRAYS, QUIET, clients
 from flwr.app import Message
 
 import asyncsgd as asgd
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import EngineError
 from asyncsgd.flower import serve
 from asyncsgd.flower.privacy import gaussian_epsilon
 from asyncsgd.report.sources import gather

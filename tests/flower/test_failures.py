@@ -10,8 +10,9 @@ from flower.desk import FOREVER, Desk, desk
 from flower.fake import Client, Held, failing, from_superlink, towards
 from flwr.app import Error
 
+from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
-from asyncsgd.engines.base import Died, EngineError, Failed, Noted, Rejected
+from asyncsgd.engines.base import Died, Failed, Noted, Rejected
 from asyncsgd.engines.flower import Clients
 
 

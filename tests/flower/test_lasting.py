@@ -20,8 +20,7 @@ from flower.serving import ARRAYS, QUIET, Ear, clients, error
 from flwr.app import ArrayRecord
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import AsyncSGDError, BadParameter, UsageError
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, EngineError, UsageError
 from asyncsgd.flower import Clients, KeptUpdates, serve
 
 ALONE: dict[str, Any] = {"clients": Clients(minimum=1), **QUIET}

@@ -16,8 +16,7 @@ from flower.fake import FakeGrid, failing
 from flower.serving import ARRAYS, QUIET, clients
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.flower import Clients, serve
 from asyncsgd.run import Listener
 

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from markers import examples
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.transforms import Compensate
 from asyncsgd.flower.privacy import Book, Count, gaussian_epsilon, watched
-from asyncsgd.run.directory import BadRunDirectory
 
 pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
 

@@ -16,8 +16,7 @@ from run.common import Notes, sound, train
 from torch import nn
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.run.directory import NoRun
+from asyncsgd.core.errors import BadParameter, NoRun, UsageError
 from asyncsgd.run.named import named_method, named_task
 
 MODULE = """

@@ -17,11 +17,11 @@ from engines.inline import Inline
 from run.common import METHOD, Notes, sound, train
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, CannotWrite
 from asyncsgd.engines import EngineError
 from asyncsgd.run import BadRunDirectory
 from asyncsgd.run.configuration import CHECKED, unpackage
-from asyncsgd.run.directory import CannotWrite, RunDirectory
+from asyncsgd.run.directory import RunDirectory
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from watch.common import simulated
 
-from asyncsgd.core.errors import BadTraceFile
+from asyncsgd.core.errors import BadTraceFile, Torn
 from asyncsgd.trace import Recorder, TraceLog
 from asyncsgd.trace.log import END
-from asyncsgd.watch.tails import Lines, Log, Torn
+from asyncsgd.watch.tails import Lines, Log
 
 
 class Counting(FileIO):

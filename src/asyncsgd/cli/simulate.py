@@ -12,7 +12,7 @@ import typer
 from asyncsgd.cli import table
 from asyncsgd.cli.application import SIMULATE, Json, app, examples
 from asyncsgd.cli.bar import Bar
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import BadConfig, UsageError
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
 PageFile = Annotated[Path | None, typer.Option("--output", metavar="PAGE.html", help="Write a page about the runs.")]
@@ -78,9 +78,9 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
 
     described = configs.load(config)
     if "stepsizes" not in described.sweep:
-        raise configs.BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
+        raise BadConfig(f"{config}: the key sweep.stepsizes is missing; add it below [sweep]")
     if "every" in described.run:
-        raise configs.BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
+        raise BadConfig(f"{config}: the key run.every has no meaning in a sweep; remove it")
     run: dict[str, Any] = {"iterations": described.run["iterations"]}
     grid = dict(described.sweep)
     grid.setdefault("seeds", [described.run.get("seed", 0)])

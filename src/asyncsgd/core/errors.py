@@ -1,16 +1,20 @@
-"""Every error asyncsgd raises on purpose, split by whose fault it is.
+"""Every error and warning of asyncsgd, split by whose fault it is.
 
 ::
 
     AsyncSGDError
-    ├── UsageError (also ValueError)      the caller's fault: mend the call
-    │   ├── BadParameter                  an impossible hyper-parameter
+    ├── UsageError (also ValueError)      the caller's fault: fix the call
+    │   ├── BadParameter                  an impossible value of an argument
     │   ├── BadEvent                      an event that cannot happen now (a worker that joins twice, ...)
     │   ├── BadStep                       a step rule returned something that is not a step, or raised a WorkerError
-    │   └── MissingLibrary                a library is not installed (also ModuleNotFoundError)
-    ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and go on
+    │   ├── BadTask                       a task that breaks the contract of `Task`
+    │   ├── BadConfig                     a configuration file with an unknown, missing or wrong key
+    │   ├── TargetNotReached              no step size of a sweep reached the target
+    │   ├── MissingLibrary                a library is not installed (also ModuleNotFoundError)
+    │   └── NoRun                         no run is in the directory (also BadRunDirectory)
+    ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and continue
     │   ├── UnknownJob                    no such job was ever handed out
-    │   ├── WrongWorker                   the job belongs to somebody else
+    │   ├── WrongWorker                   the job belongs to another worker
     │   ├── OutOfOrder                    a later job of the same worker came before an earlier one
     │   ├── EndedJob                      the job has ended already
     │   │   ├── RepeatedJob               ... because its update has arrived once
@@ -19,16 +23,36 @@
     │       ├── WrongType                 not a NumPy vector
     │       ├── WrongLength
     │       ├── WrongDtype
-    │       └── NotFinite                 NaN or infinity
-    ├── TornServer                        a part of the method raised half-way: what the server remembers is not whole
-    └── TraceError                        a record that contradicts itself
-        ├── IdentityViolation             the delays do not add up to the concurrency
-        └── BadTraceFile                  a file that is not a trace, or a damaged one
+    │       ├── NotFinite                 NaN or infinity
+    │       └── BadReply                  a Flower client's reply that does not hold an update
+    ├── EngineError                       no worker can be started, or the cluster is gone
+    ├── WorkersFailed                     the task fails again and again, or no worker is left
+    ├── TornServer                        a part of the method raised half-way: the server's state is not consistent
+    ├── BadRunDirectory                   not a run, a damaged one, or one that another process writes to
+    │   ├── NoRun                         see above
+    │   └── CannotWrite                   the disk is full or gone (also OSError)
+    ├── BadCheckpoint                     a file that is not a checkpoint, or a damaged one
+    ├── ReplayDiffers                     a replay that does not repeat its run
+    ├── TraceError                        a record that contradicts itself
+    │   ├── IdentityViolation             the delays do not add up to the concurrency
+    │   └── BadTraceFile                  a file that is not a trace, or a damaged one
+    └── BadEngine                         an engine that breaks the contract of `asyncsgd.engines.Crew`
 
-    BiasWarning (UserWarning)             the method favours fast workers, and the data are heterogeneous
+    UserWarning
+    ├── BiasWarning                       the method favours fast workers, and the data are heterogeneous
+    ├── DivergenceWarning                 a run diverged and was ended
+    ├── EdgeWarning                       the best step size lies at the edge of the grid
+    └── LoggerWarning                     a logger failed; the run continues without it
 
-A raise leaves the object that raised as it was, but for a part of the method that raises half-way: the server then
-refuses everything with `TornServer`. Every message names the thing, its value and the fix.
+    never seen by a caller
+    ├── Stopped (BaseException)           leaves a job that the server no longer wants
+    ├── Torn (Exception)                  a file that changed while it was read
+    └── NotKept (Exception)               an update that the disk did not take
+
+An exit code hangs on this tree: `UsageError` ends a command with 2, every other error with 1.
+
+A raise leaves the object that raised as it was. The one exception is a part of the method that raises half-way: the
+server then refuses everything with `TornServer`. Every message names the thing, its value and the fix.
 """
 
 from __future__ import annotations
@@ -45,7 +69,7 @@ class UsageError(AsyncSGDError, ValueError):
 
 
 class BadParameter(UsageError):
-    """A hyper-parameter that cannot work.
+    """An argument with a value that cannot work.
 
     >>> raise BadParameter("stepsize", -1.0, "must be a positive number", "pass a small one such as 0.1")
     Traceback (most recent call last):
@@ -68,6 +92,25 @@ class BadEvent(UsageError):
 
 class BadStep(UsageError):
     """A step rule returned a negative number, NaN or infinity, or raised an error that is about workers."""
+
+
+class BadTask(UsageError):
+    """A task that breaks the contract of `asyncsgd.tasks.Task`."""
+
+
+class BadConfig(UsageError):
+    """A configuration file with an unknown, missing or wrong key."""
+
+
+class TargetNotReached(UsageError):
+    """No step size of the grid reached the target; ``.sweep`` is the `asyncsgd.simulation.Sweep` that was measured."""
+
+    def __init__(self, message: str, sweep: Any) -> None:
+        super().__init__(message)
+        self.sweep = sweep
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.sweep)
 
 
 class MissingLibrary(UsageError, ModuleNotFoundError):
@@ -97,7 +140,7 @@ class UnknownJob(WorkerError):
 
 
 class WrongWorker(WorkerError):
-    """A worker answered somebody else's job."""
+    """A worker answered a job of another worker."""
 
 
 class OutOfOrder(WorkerError):
@@ -136,8 +179,47 @@ class NotFinite(BadUpdate):
     """The update holds NaN or infinity."""
 
 
+class BadReply(BadUpdate):
+    """A Flower client's reply that cannot be used; the message says what is wrong with it."""
+
+
+class EngineError(AsyncSGDError):
+    """The engine itself cannot continue: no worker can be started, or the cluster is gone."""
+
+
+class WorkersFailed(AsyncSGDError):
+    """The user's code fails again and again, or no worker is left."""
+
+
 class TornServer(AsyncSGDError):
     """A part of the method has raised half-way, so that the server's state is neither the old one nor the new one."""
+
+
+class BadRunDirectory(AsyncSGDError):
+    """A directory that is not a run, or a damaged one, or one that another process writes to."""
+
+
+class NoRun(BadRunDirectory, UsageError):
+    """A directory that does not exist or does not hold a run: the caller meant another one."""
+
+
+class CannotWrite(BadRunDirectory, OSError):
+    """The disk is full or gone, or a file may not grow any more."""
+
+
+class BadCheckpoint(AsyncSGDError):
+    """A file that is not a checkpoint, or a damaged one."""
+
+
+class ReplayDiffers(AsyncSGDError):
+    """The replay differs from the run; ``job`` and ``iteration`` say where, if an update was the first to differ."""
+
+    def __init__(self, message: str, job: int | None = None, iteration: int | None = None) -> None:
+        self.job, self.iteration = job, iteration
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.job, self.iteration)
 
 
 class TraceError(AsyncSGDError):
@@ -145,12 +227,46 @@ class TraceError(AsyncSGDError):
 
 
 class IdentityViolation(TraceError):
-    """The delays do not add up to the concurrency: somebody miscounted."""
+    """The delays do not add up to the concurrency: something was miscounted."""
 
 
 class BadTraceFile(TraceError):
     """The file is not a trace, or it is damaged."""
 
 
+class BadEngine(AsyncSGDError):
+    """The engine breaks the contract of `asyncsgd.engines.Crew`; the message begins with the scenario."""
+
+
+# ---------------------------------------------------------------------------------------------- warnings
+
+
 class BiasWarning(UserWarning):
     """The method favours fast workers although the data differ from worker to worker."""
+
+
+class DivergenceWarning(UserWarning):
+    """A run diverged and was ended there; its numbers from then on are not reported."""
+
+
+class EdgeWarning(UserWarning):
+    """The best step size is the smallest or the largest of the grid: a better one may lie outside."""
+
+
+class LoggerWarning(UserWarning):
+    """A logger has failed and writes nothing more; the run continues."""
+
+
+# ---------------------------------------------------------------------------------------------- never seen by a caller
+
+
+class Stopped(BaseException):
+    """The server no longer wants the job. Not an ordinary exception, so that ``except Exception`` lets it through."""
+
+
+class Torn(Exception):
+    """What was read makes no sense: the file changed while it was read, or is damaged."""
+
+
+class NotKept(Exception):
+    """The disk did not take an update. This is not the fault of the client that sent it."""

@@ -13,14 +13,9 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from asyncsgd.core.errors import AsyncSGDError
 from asyncsgd.core.events import Arrived, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
-
-
-class EngineError(AsyncSGDError):
-    """The engine itself cannot go on: no worker can be started, or the cluster is gone."""
 
 
 @dataclass(frozen=True, slots=True)

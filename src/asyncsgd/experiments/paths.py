@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd.core.errors import TargetNotReached
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import simulate, sweep
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import replay_lanes
-from asyncsgd.simulation.sweep import Sweep, TargetNotReached
+from asyncsgd.simulation.sweep import Sweep
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -55,4 +56,5 @@ def tune(*what: Any, **how: Any) -> Sweep:
     try:
         return sweep(*what, **how)
     except TargetNotReached as error:
-        return error.sweep
+        found: Sweep = error.sweep
+        return found

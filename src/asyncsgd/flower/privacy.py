@@ -19,12 +19,11 @@ from typing import Any
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import positive
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.events import Vector
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip, State, Transform
-from asyncsgd.run.directory import BadRunDirectory
 from asyncsgd.run.ledger import Ledger
 
 RELEASES = "releases.jsonl"

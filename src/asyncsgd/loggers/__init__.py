@@ -15,7 +15,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.loggers.base import Logger, LoggerWarning
+from asyncsgd.core.errors import LoggerWarning
+from asyncsgd.loggers.base import Logger
 
 if TYPE_CHECKING:
     from asyncsgd.loggers.to_mlflow import MLflow

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.check import positive
-from asyncsgd.core.errors import MissingLibrary
-from asyncsgd.run.directory import BadRunDirectory
+from asyncsgd.core.errors import BadRunDirectory, LoggerWarning, MissingLibrary
 from asyncsgd.run.listeners import Listener, Status
 from asyncsgd.run.summary import as_row
 from asyncsgd.trace.atomic import write_text
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
 
 IDS = "loggers.json"
-
-
-class LoggerWarning(UserWarning):
-    """A logger has failed and is silent from now on; the run goes on."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadParameter, TraceError, UsageError
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, NoRun, TraceError, UsageError
 from asyncsgd.report.subject import Floats, State, Subject, distinct, metric_columns
 from asyncsgd.run import TrainingRun, ending
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
-from asyncsgd.run.directory import BadRunDirectory, NoRun, in_use, read_config, read_lines, read_trace
+from asyncsgd.run.directory import in_use, read_config, read_lines, read_trace
 from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.reading import check_complete
 from asyncsgd.run.target import Target

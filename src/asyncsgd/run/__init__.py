@@ -5,11 +5,10 @@
 told · ``named`` what a command line names.
 """
 
-from asyncsgd.run.checkpoint import BadCheckpoint
-from asyncsgd.run.directory import BadRunDirectory
+from asyncsgd.core.errors import BadCheckpoint, BadRunDirectory, ReplayDiffers, WorkersFailed
 from asyncsgd.run.listeners import Listener
-from asyncsgd.run.replay import Replay, ReplayDiffers, replay
-from asyncsgd.run.results import TrainingRun, WorkersFailed
+from asyncsgd.run.replay import Replay, replay
+from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.training import train
 
 __all__ = [

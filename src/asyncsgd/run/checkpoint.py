@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.errors import AsyncSGDError
+from asyncsgd.core.errors import BadCheckpoint
 from asyncsgd.core.events import Vector
 from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.trace.atomic import replacing
 
 FORMAT = "1"
 SUFFIX = ".safetensors"
-
-
-class BadCheckpoint(AsyncSGDError):
-    """A file that is no checkpoint, or a damaged one."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from asyncsgd.core.check import nearest
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine
 from asyncsgd.run import configuration
@@ -29,7 +29,7 @@ from asyncsgd.run.named import (
     settings,
 )
 from asyncsgd.run.reading import read_lines
-from asyncsgd.run.replay import Replay, ReplayDiffers
+from asyncsgd.run.replay import Replay
 from asyncsgd.run.replay import replay as replay_run
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.summary import as_row, as_text

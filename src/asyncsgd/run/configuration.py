@@ -11,13 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.listeners import Listener
-from asyncsgd.run.reading import BadRunDirectory, read_config, read_lines
+from asyncsgd.run.reading import read_config, read_lines
 from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 

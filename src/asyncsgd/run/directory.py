@@ -25,15 +25,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadParameter, TraceError
+from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, NoRun, TraceError
 from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
+from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.reading import (
     FORMAT,
     STARTING,
-    BadRunDirectory,
-    NoRun,
     as_path,
     check_complete,
     check_resumable,
@@ -42,7 +40,7 @@ from asyncsgd.run.reading import (
     read_metrics,
     read_trace,
 )
-from asyncsgd.run.writing import CannotWrite, writing
+from asyncsgd.run.writing import writing
 from asyncsgd.trace import Recorder, Trace, TraceLog, locks
 from asyncsgd.trace.atomic import write_bytes, write_text
 

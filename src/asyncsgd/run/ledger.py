@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.run.reading import BadRunDirectory
+from asyncsgd.core.errors import BadRunDirectory
 from asyncsgd.run.writing import writing
 
 NOISE = "noise.jsonl"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncsgd.compiled.vectors import ready
-from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError
+from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFailed
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
@@ -24,7 +24,7 @@ from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.ledger import remember_noise
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.request import Request
-from asyncsgd.run.results import TrainingRun, WorkersFailed
+from asyncsgd.run.results import TrainingRun
 from asyncsgd.trace import Recorder
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import AsyncSGDError, BadParameter, TraceError, UsageError
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, NoRun, TraceError
 from asyncsgd.trace import Trace
 
 FORMAT = 1
@@ -23,14 +23,6 @@ PARTS = (
 """What a run writes beside run.json, which it writes first."""
 STARTING = ".starting"
 """An empty file that is there from the start of a run until its first checkpoint is."""
-
-
-class BadRunDirectory(AsyncSGDError):
-    """A directory that is no run, or a damaged one, or that somebody else writes to."""
-
-
-class NoRun(BadRunDirectory, UsageError):
-    """A directory that is not there, or that nobody trained in: another one was meant."""
 
 
 def as_path(directory: Any) -> Path:

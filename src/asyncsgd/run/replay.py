@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.errors import AsyncSGDError, BadParameter
+from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
@@ -27,14 +27,6 @@ from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
-
-
-class ReplayDiffers(AsyncSGDError):
-    """The replay parts from the run; ``job`` and ``iteration`` say where, if an update was the first to differ."""
-
-    def __init__(self, message: str, job: int | None = None, iteration: int | None = None) -> None:
-        self.job, self.iteration = job, iteration
-        super().__init__(message)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,14 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import AsyncSGDError
 from asyncsgd.run.diagnosis import Diagnosis
 from asyncsgd.run.faults import Faults
 from asyncsgd.simulation import Run
-
-
-class WorkersFailed(AsyncSGDError):
-    """The user's code fails again and again, or no worker is left."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

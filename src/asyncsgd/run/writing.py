@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncsgd.run.reading import BadRunDirectory
+from asyncsgd.core.errors import CannotWrite
 
 RESUME = "resume with resume=True, or --resume on the command line"
 FIXES = {
@@ -15,10 +15,6 @@ FIXES = {
     errno.EDQUOT: "free some space",
     errno.EFBIG: "raise the limit on the size of a file (ulimit -f unlimited)",
 }
-
-
-class CannotWrite(BadRunDirectory, OSError):
-    """The disk is full, or gone, or a file may not grow any more."""
 
 
 @contextmanager

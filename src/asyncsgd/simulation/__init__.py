@@ -7,10 +7,11 @@
                   a recorded Trace ─────────┘
 """
 
+from asyncsgd.core.errors import DivergenceWarning, EdgeWarning, TargetNotReached
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.compare import Comparison, compare
-from asyncsgd.simulation.single import DivergenceWarning, Run, simulate
-from asyncsgd.simulation.sweep import EdgeWarning, Sweep, TargetNotReached, grid, sweep
+from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.sweep import Sweep, grid, sweep
 
 __all__ = [
     "Comparison",

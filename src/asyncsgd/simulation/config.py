@@ -38,7 +38,7 @@ from typing import Any
 
 from asyncsgd import recipes, tasks
 from asyncsgd.core.check import nearest
-from asyncsgd.core.errors import BadParameter, MissingLibrary, UsageError
+from asyncsgd.core.errors import BadConfig, BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.compare import labels
@@ -56,10 +56,6 @@ WORDS: dict[Any, str] = {
     list: "a list such as [1, 2]",
     Mapping: "{low = ..., high = ..., points = ...}",
 }
-
-
-class BadConfig(UsageError):
-    """A configuration file with an unknown, missing or wrong key."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count, integer
-from asyncsgd.core.errors import BadParameter, NotFinite, TraceError
+from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
 from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
@@ -30,10 +30,6 @@ from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.trace import Recorder, Trace
 
 TASK = ("initial", "update", "evaluate")
-
-
-class DivergenceWarning(UserWarning):
-    """A run blew up and was ended there; its numbers from then on are not reported."""
 
 
 @dataclass(frozen=True, eq=False)

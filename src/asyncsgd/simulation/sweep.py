@@ -12,28 +12,16 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.check import count, nearest, positive
 from asyncsgd.core.dispatch import AlwaysBusy, Batch
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, DivergenceWarning, EdgeWarning, TargetNotReached
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import replay, schedule
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import METRICS, Progress, Stop
-from asyncsgd.simulation.single import DivergenceWarning, arrivals_of, check_request, simulate
+from asyncsgd.simulation.single import arrivals_of, check_request, simulate
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
 Recipe = Callable[[float], Method]
-
-
-class EdgeWarning(UserWarning):
-    """The best step size is the smallest or the largest of the grid: a better one may lie outside."""
-
-
-class TargetNotReached(UsageError):
-    """No step size of the grid reached the target; ``.sweep`` holds what was seen."""
-
-    def __init__(self, message: str, sweep: Sweep) -> None:
-        super().__init__(message)
-        self.sweep = sweep
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
 """What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
+from asyncsgd.core.errors import BadTask
 from asyncsgd.tasks.base import CompiledTask, Task, WritingTask, narrow_seed
 from asyncsgd.tasks.builtin import BuiltIn
-from asyncsgd.tasks.check import BadTask, check_task
+from asyncsgd.tasks.check import check_task
 from asyncsgd.tasks.least_squares import LeastSquares, least_squares
 from asyncsgd.tasks.logistic import Logistic, logistic
 from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic

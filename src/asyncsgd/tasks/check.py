@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import BadTask
 from asyncsgd.core.events import Vector
 from asyncsgd.tasks.base import narrow_seed
-
-
-class BadTask(UsageError):
-    """The task breaks the contract of `Task`."""
 
 
 def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:

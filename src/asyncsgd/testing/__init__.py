@@ -4,7 +4,8 @@
 it is told to. `asyncsgd.tasks.check_task` checks a task.
 """
 
-from asyncsgd.testing.engine import SCENARIOS, Abilities, BadEngine, check_engine
+from asyncsgd.core.errors import BadEngine
+from asyncsgd.testing.engine import SCENARIOS, Abilities, check_engine
 from asyncsgd.testing.faults import AtJobs, AtRandom, Fault, FaultyTask
 
 __all__ = ["SCENARIOS", "Abilities", "AtJobs", "AtRandom", "BadEngine", "Fault", "FaultyTask", "check_engine"]

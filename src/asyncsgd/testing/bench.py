@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Vector
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines.base import Died, Engine, Noted, Report
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
-from asyncsgd.testing.ledger import BadEngine, Watched, WatchedCrew
+from asyncsgd.testing.ledger import Watched, WatchedCrew
 
 
 @dataclass(frozen=True)

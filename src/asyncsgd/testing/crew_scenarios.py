@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Arrived, Joined, Left
 from asyncsgd.engines.base import Died, Failed, Report
 from asyncsgd.testing.bench import Bench, Bowl, Setting, WritingBowl
 from asyncsgd.testing.faults import Fault
-from asyncsgd.testing.ledger import BadEngine
 
 USE = 0.002
 """Seconds for which a server is busy with an update, in which nobody may overwrite it."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncsgd.core.check import positive
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadEngine, BadParameter
 from asyncsgd.engines.base import Engine
 from asyncsgd.testing import crew_scenarios as crew
 from asyncsgd.testing import train_scenarios as training
 from asyncsgd.testing.bench import Abilities, Setting
-from asyncsgd.testing.ledger import BadEngine
 
 __all__ = ["SCENARIOS", "Abilities", "BadEngine", "check_engine"]
 

@@ -9,16 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import AsyncSGDError, BadUpdate
+from asyncsgd.core.errors import BadEngine, BadUpdate
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Crew, Died, Engine, Failed, Noted, Rejected, Report
 from asyncsgd.tasks.base import Task
-
-
-class BadEngine(AsyncSGDError):
-    """The engine breaks the contract of `asyncsgd.engines.Crew`; the message begins with the scenario."""
 
 
 class Ledger:

@@ -10,11 +10,12 @@ import numpy as np
 
 from asyncsgd import methods
 from asyncsgd.core.dispatch import AlwaysBusy
+from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.testing.bench import Bowl, Setting, WritingBowl
 from asyncsgd.testing.faults import Fault
-from asyncsgd.testing.ledger import BadEngine, Watched
+from asyncsgd.testing.ledger import Watched
 
 if TYPE_CHECKING:
     from asyncsgd.run import TrainingRun

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.check import count
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadTask
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive
 from asyncsgd.tasks.base import Task, is_heterogeneous
-from asyncsgd.tasks.check import BadTask
 from asyncsgd.theory.curvature import Draw
 
 MANY = 64

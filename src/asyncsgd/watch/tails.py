@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadTraceFile
+from asyncsgd.core.errors import BadTraceFile, Torn
 from asyncsgd.trace import Jobs
 from asyncsgd.trace.columns import DTYPES
 
@@ -48,10 +48,6 @@ class Tail:
         if self._file is not None:
             self._file.close()
         self._file, self._offset = None, 0
-
-
-class Torn(Exception):
-    """What was read makes no sense: the file changed under us, or is damaged."""
 
 
 class Lines(Tail):

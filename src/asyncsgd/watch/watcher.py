@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.run.directory import BadRunDirectory, in_use, read_config
+from asyncsgd.core.errors import BadRunDirectory, Torn
+from asyncsgd.run.directory import in_use, read_config
 from asyncsgd.run.ending import of_records, since_start
 from asyncsgd.trace import Trace
 from asyncsgd.watch.frame import Frame, Note, WorkerSeen
-from asyncsgd.watch.tails import Lines, Log, Torn
+from asyncsgd.watch.tails import Lines, Log
 from asyncsgd.watch.tally import Tally
 
 NOTED = {

@@ -9,16 +9,12 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from asyncsgd.core.errors import BadUpdate
+from asyncsgd.core.errors import BadReply
 
 HEADER = 10_000
 """Bytes that the header of an array may take; NumPy's own bound."""
 NUMPY = "numpy.ndarray"
 """How Flower calls the one kind of serialization that it has."""
-
-
-class BadReply(BadUpdate):
-    """A client's reply that cannot be used; the message says what is wrong with it."""
 
 
 def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -32,7 +28,7 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     >>> view("w", lie, (2,), np.dtype("float32"))
     Traceback (most recent call last):
         ...
-    asyncsgd.engines.flower.arrays.BadReply: array 'w' has shape (3,), the model has (2,)
+    asyncsgd.core.errors.BadReply: array 'w' has shape (3,), the model has (2,)
     """
     if array.stype != NUMPY:
         raise BadReply(f"array {name!r} is serialized as {array.stype!r:.40}, not as {NUMPY!r}")

@@ -7,8 +7,9 @@ import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
-from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Noted, Rejected, Report
+from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
 from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
 from asyncsgd.engines.flower.evaluation import Evaluations, Measured, told
 from asyncsgd.engines.flower.layout import Arrays

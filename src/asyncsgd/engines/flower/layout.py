@@ -20,9 +20,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.events import Vector
-from asyncsgd.engines.flower.arrays import NUMPY, BadReply, npy_bytes, view
+from asyncsgd.engines.flower.arrays import NUMPY, npy_bytes, view
 
 Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd.core.errors import NotFinite
+from asyncsgd.core.errors import BadReply, NotFinite
 from asyncsgd.core.events import Assign, Vector
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.vectors import norm
 from asyncsgd.engines.flower import metrics
-from asyncsgd.engines.flower.arrays import BadReply
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.member import Member
 from asyncsgd.engines.flower.memory import Memory

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd.core.errors import NotKept
 from asyncsgd.core.events import Vector
 from asyncsgd.engines.flower.layout import Arrays, Layout, Part
 from asyncsgd.trace.atomic import replacing, write_bytes
@@ -77,10 +78,6 @@ class Memory:
                     np.save(file, update)
             except OSError as error:
                 raise NotKept(f"{self._folder}: {error.strerror or error}") from error
-
-
-class NotKept(Exception):
-    """The disk would not have an update: nobody's fault who sent it."""
 
 
 def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from asyncsgd.core.errors import WorkerError
+from asyncsgd.core.errors import NotKept, WorkerError
 from asyncsgd.engines.flower.codes import SUPERLINKS, UNDELIVERED
-from asyncsgd.engines.flower.memory import NotKept
 from asyncsgd.engines.flower.words import clean
 
 SOONEST, LATEST = 0.05, 2.0

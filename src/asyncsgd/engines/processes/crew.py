@@ -10,9 +10,10 @@ from collections import deque
 from contextlib import ExitStack
 from typing import cast
 
+from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, EngineError, Failed, Rejected, Report
+from asyncsgd.engines.base import Crew, Died, Failed, Rejected, Report
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
 from asyncsgd.engines.processes.member import AHEAD, Member, explain

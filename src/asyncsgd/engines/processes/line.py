@@ -11,9 +11,8 @@ import sys
 import time
 from typing import Any
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.processes.memory import anonymous_file
 from asyncsgd.tasks.base import Task
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import EngineError
 
 
 def anonymous_file(name: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadUpdate
+from asyncsgd.core.errors import BadUpdate, Stopped
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Gradient, Work
 from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, write_note
@@ -24,10 +24,6 @@ PATIENCE = 1e-4
 """Seconds that a worker looks for its next job before it sleeps."""
 SOON = 3e-4
 """Seconds that the last job may have taken to come if it is to look at all: more, as waking up is part of them."""
-
-
-class Stopped(BaseException):
-    """The server no longer wants the job. No ordinary exception, so that ``except Exception`` lets it through."""
 
 
 @dataclass(frozen=True)

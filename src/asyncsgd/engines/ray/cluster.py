@@ -15,8 +15,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import MissingLibrary
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import EngineError, MissingLibrary
 from asyncsgd.engines.ray.engine import Ray
 from asyncsgd.engines.ray.knock import check_connected, check_node, knock
 from asyncsgd.engines.ray.watch import Watch

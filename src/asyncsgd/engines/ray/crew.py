@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.core.events import Assign, Command, Joined, Left, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, EngineError, Noted, Report
+from asyncsgd.engines.base import Crew, Died, Noted, Report
 from asyncsgd.engines.ray.actor import Terms, Worker
 from asyncsgd.engines.ray.cluster import Cluster
 from asyncsgd.engines.ray.desk import Desk

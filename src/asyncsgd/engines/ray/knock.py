@@ -7,8 +7,7 @@ import os
 import socket
 from typing import Any, BinaryIO
 
-from asyncsgd.core.errors import UsageError
-from asyncsgd.engines.base import EngineError
+from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.engines.ray.engine import Ray
 
 ANSWER = 5.0

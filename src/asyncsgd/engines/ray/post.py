@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Assign, Vector
-from asyncsgd.engines.base import EngineError
 from asyncsgd.engines.processes.memory import Slots
 from asyncsgd.engines.ray.actor import KEY
 from asyncsgd.engines.ray.member import Call, Member
