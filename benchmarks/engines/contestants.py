@@ -296,7 +296,7 @@ def replaced_worker(task, times: int) -> tuple[list[float], list[float]]:
                         answered.append(now - begin)
                         killed = -1
                 if type(report).__name__ not in ("Died",):
-                    for command in server.handle(report):
+                    for command in server.handle(report).commands:
                         crew.execute(command)
             if killed < 0 and len(pids) == WORKERS:
                 killed, begin, joined_at = len(answered) % WORKERS, time.perf_counter(), 0.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd import methods
 from asyncsgd.core import errors
 from asyncsgd.core.errors import AsyncSGDError, BiasWarning
-from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Lost, Outcome
+from asyncsgd.core.events import Arrived, Assign, Cancel, Ended, Job, Joined, Left, Lost, Outcome, Reply
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.methods import (
@@ -74,6 +74,7 @@ __all__ = [
     "Comparison",
     "DivergenceWarning",
     "EdgeWarning",
+    "Ended",
     "Job",
     "Joined",
     "Left",
@@ -82,6 +83,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "Replay",
+    "Reply",
     "Run",
     "Server",
     "Sweep",

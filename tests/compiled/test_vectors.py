@@ -53,24 +53,24 @@ def test_a_server_that_uses_it_is_the_same_server(name, dtype):
     servers = [Server(np.ones(33, dtype), METHODS[name], seed=2, subtract=given) for given in (None, ready(dtype))]
     sent = {}  # job -> its point when it left
     for server in servers:
-        sent |= {command.job.id: command.point.tobytes() for command in server.handle(Joined(range(4)))}
+        sent |= {command.job.id: command.point.tobytes() for command in server.handle(Joined(range(4))).commands}
     for step in range(300):
         jobs = {job.worker: job for job in reversed(servers[0].in_flight)}
         job = jobs[int(random.choice(list(jobs)))]
         g = random.standard_normal(33).astype(dtype)
         event = Lost(job.id) if step % 17 == 0 else Arrived(job.id, g)
         first, second = (server.handle(event) for server in servers)
-        assert [command.job for command in first] == [command.job for command in second]
-        assert servers[0].ended == servers[1].ended
+        assert [command.job for command in first.commands] == [command.job for command in second.commands]
+        assert first.ended == second.ended
         assert servers[0].x.tobytes() == servers[1].x.tobytes()
-        sent |= {command.job.id: command.point.tobytes() for command in second if isinstance(command, Assign)}
+        sent |= {command.job.id: command.point.tobytes() for command in second.commands if isinstance(command, Assign)}
         assert all(servers[1].point(job.id).tobytes() == sent[job.id] for job in servers[1].in_flight)
     assert servers[0].version > 0
 
 
 def test_an_overflow_raises_nothing_and_leaves_no_half_done_step():
     server = Server(np.full(3, 3e38, np.float32), asgd.async_sgd(1.0), subtract=ready(np.float32))
-    [assign] = server.handle(Joined(0))
+    [assign] = server.handle(Joined(0)).commands
     with np.errstate(all="raise"):
         server.handle(Arrived(assign.job.id, np.full(3, -3e38, np.float32)))
     assert server.version == 1

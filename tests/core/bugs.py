@@ -14,7 +14,7 @@ from asyncsgd.core import fit
 from asyncsgd.core import server as module
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
-from asyncsgd.core.events import Arrived, Command, Ended, Event, Job, Outcome, Vector
+from asyncsgd.core.events import Arrived, Ended, Event, Job, Outcome, Reply, Vector
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.points import Points
 from asyncsgd.core.random import derive
@@ -48,7 +48,7 @@ def dispatch_before_applying(patch: Patch) -> type[Server]:
     patch.setattr(AlwaysBusy, "early", property(lambda self: bool(inside)))
 
     class Buggy(Server):
-        def handle(self, event: Event) -> list[Command]:
+        def handle(self, event: Event) -> Reply:
             inside.append(event)
             try:
                 return super().handle(event)
@@ -187,13 +187,13 @@ def check_after_mutate(patch: Patch) -> type[Server]:
     return Buggy
 
 
-def error_forgets_ended(patch: Patch) -> type[Server]:
-    """An event that is refused wipes out what the one before has ended."""
+def arrival_ends_last(patch: Patch) -> type[Server]:
+    """The reply names the jobs that an arrival cancelled before the job that arrived."""
 
     class Buggy(Server):
-        def handle(self, event: Event) -> list[Command]:
-            self.ended = ()
-            return super().handle(event)
+        def handle(self, event: Event) -> Reply:
+            reply = super().handle(event)
+            return replace(reply, ended=reply.ended[::-1])
 
     return Buggy
 
@@ -232,7 +232,7 @@ def repeated_taken(patch: Patch) -> type[Server]:
     """The update of a job that has ended is taken for that of the oldest job in flight."""
 
     class Buggy(Server):
-        def handle(self, event: Event) -> list[Command]:
+        def handle(self, event: Event) -> Reply:
             if isinstance(event, Arrived) and event.job not in self._active and self._active:
                 event = Arrived(next(iter(self._active)), event.update)
             return super().handle(event)
@@ -254,7 +254,7 @@ BUGS = {
     "last_in_first_out": Bug(last_in_first_out, "FIFO", "uniform"),
     "any_order": Bug(any_order, "errors", "uniform"),
     "check_after_mutate": Bug(check_after_mutate, "refusal", "plain"),
-    "error_forgets_ended": Bug(error_forgets_ended, "refusal", "plain"),
+    "arrival_ends_last": Bug(arrival_ends_last, "once", "cancels"),
     "random_state_not_saved": Bug(random_state_not_saved, "restore", "uniform"),
     "buffer_not_saved": Bug(buffer_not_saved, "restore", "buffer"),
     "nan_taken": Bug(nan_taken, "errors", "plain"),

@@ -33,6 +33,7 @@ from asyncsgd.core.events import (
     Left,
     Lost,
     Outcome,
+    Reply,
     Vector,
 )
 from asyncsgd.core.gather import Buffer, Each
@@ -58,7 +59,7 @@ def fingerprint(server: Server) -> tuple[Any, ...]:
     )
 
 
-def plain(commands: list[Command]) -> list[tuple[Any, ...]]:
+def plain(commands: tuple[Command, ...]) -> list[tuple[Any, ...]]:
     """Commands as values that compare with ==."""
     return [
         ("assign", c.job, c.slot, c.point.tobytes()) if isinstance(c, Assign) else ("cancel", c.job) for c in commands
@@ -80,12 +81,11 @@ def refused(
     server: Server, event: Any, kind: type[BaseException], before: tuple[Any, ...] | None = None
 ) -> BaseException:
     """Check that the event is refused with exactly this error and that the server is as it was; the error."""
-    before, ended = before or fingerprint(server), server.ended
+    before = before or fingerprint(server)
     error = _error(server, event)
     name = type(error).__name__ if error else "nothing"
     assert type(error) is kind, f"errors: {event!r} raised {name}, not {kind.__name__}: {error}"
     assert fingerprint(server) == before, f"refusal: {event!r} was refused but changed the server"
-    assert server.ended is ended, f"refusal: {event!r} was refused but changed server.ended"
     return error  # type: ignore[return-value]
 
 
@@ -192,7 +192,7 @@ class Watch:
 
     # -------------------------------------------------------------------------------------- in
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: Event) -> Reply:
         """Send an event that must be taken, and check everything."""
         server = self.server
         x_before, version_before, outputs = server.x.copy(), server.version, server.output.tobytes()
@@ -203,21 +203,21 @@ class Watch:
                 self.entries[number].memberships += 1
         present = len(self.queues)
         try:
-            commands = server.handle(event)
+            reply = server.handle(event)
         except errors.OutOfOrder as error:
             raise AssertionError(f"FIFO: {event!r} is at the head of its queue, yet: {error}") from error
         except errors.AsyncSGDError as error:
             raise AssertionError(f"errors: {event!r} must be taken, yet: {error}") from error
-        self._check_twins(event, commands)
+        self._check_twins(event, reply)
         if isinstance(event, Arrived):
             self._check_heard(event, x_before, version_before, present)
             self.t += 1
-        self._check_ended(event, commands, version_before, present)
+        self._check_ended(event, reply, version_before, present)
         self._take_event(event)
-        self._check_commands(event, commands, x_before, version_before)
+        self._check_commands(event, reply.commands, x_before, version_before)
         self._check_model(event, x_before, version_before, outputs)
         self._check_state()
-        return commands
+        return reply
 
     def refuse(self, event: Any, kind: type[BaseException]) -> BaseException:
         """Send an event that must be refused."""
@@ -243,12 +243,12 @@ class Watch:
 
     # -------------------------------------------------------------------------------------- checks
 
-    def _check_twins(self, event: Event, commands: list[Command]) -> None:
+    def _check_twins(self, event: Event, reply: Reply) -> None:
         heard = self.spy.facts
         for twin in self.twins:
             other = twin.handle(event)
-            assert plain(other) == plain(commands), f"restore: other commands after {event!r}"
-            assert twin.ended == self.server.ended, f"restore: other jobs ended by {event!r}"
+            assert plain(other.commands) == plain(reply.commands), f"restore: other commands after {event!r}"
+            assert other.ended == reply.ended, f"restore: other jobs ended by {event!r}"
             assert twin.x.tobytes() == self.server.x.tobytes(), f"restore: another model after {event!r}"
             assert fingerprint(twin) == fingerprint(self.server), f"restore: another state after {event!r}"
         self.spy.facts = heard
@@ -271,8 +271,8 @@ class Watch:
         for name, value in expected.items():
             assert told[name] == value, f"{name}: the step rule was told {told[name]}, it is {value}"
 
-    def _check_ended(self, event: Event, commands: list[Command], version_before: int, present: int) -> None:
-        ended = self.server.ended
+    def _check_ended(self, event: Event, reply: Reply, version_before: int, present: int) -> None:
+        commands, ended = reply.commands, reply.ended
         ends = [e.job.id for e in ended]
         assert len(set(ends)) == len(ends), f"once: a job ended twice by one event: {ends}"
         assert set(ends) <= self.active, f"once: {ends} ended, but in flight were {sorted(self.active)}"
@@ -319,7 +319,9 @@ class Watch:
         elif isinstance(event, Left):
             assert self.queues.pop(event.worker) == [], "once: a worker left and a job of it did not end"
 
-    def _check_commands(self, event: Event, commands: list[Command], x_before: Vector, version_before: int) -> None:
+    def _check_commands(
+        self, event: Event, commands: tuple[Command, ...], x_before: Vector, version_before: int
+    ) -> None:
         server = self.server
         early = self.rule.early and isinstance(event, Arrived)
         for command in commands:
@@ -510,7 +512,7 @@ class Watch:
                 return
 
 
-def _until_cancel(commands: list[Command]) -> list[Command]:
+def _until_cancel(commands: tuple[Command, ...]) -> list[Command]:
     first = next((place for place, c in enumerate(commands) if isinstance(c, Cancel)), len(commands))
     return commands[:first]
 

@@ -275,8 +275,8 @@ def test_lost_with_another_outcome(server: Server, outcome: Any) -> None:
 
 def test_lost_with_a_plain_number(server: Server) -> None:
     head, _ = head_and_second(server)
-    server.handle(Lost(head.id, int(Outcome.REJECTED)))  # type: ignore[arg-type]
-    assert server.ended[0].outcome is Outcome.REJECTED
+    reply = server.handle(Lost(head.id, int(Outcome.REJECTED)))  # type: ignore[arg-type]
+    assert reply.ended[0].outcome is Outcome.REJECTED
 
 
 @pytest.mark.parametrize("event", [None, 0, "Joined(0)", Joined, (0, FINE), {}], ids=str)

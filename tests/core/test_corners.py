@@ -55,7 +55,7 @@ def test_adadelay_with_coordinates_finds_its_own_c():
 
 def test_mifa_waits_for_everybody_who_is_there_and_not_for_a_number():
     server = Server(np.zeros(1), asgd.mifa(1.0))
-    first = {command.job.worker: command.job.id for command in server.handle(asgd.Joined([0, 1, 2]))}
+    first = {command.job.worker: command.job.id for command in server.handle(asgd.Joined([0, 1, 2])).commands}
     server.handle(asgd.Arrived(first[0], np.array([4.0])))
     server.handle(asgd.Left(0))
     server.handle(asgd.Arrived(first[1], np.array([2.0])))

@@ -84,8 +84,8 @@ def watched(gather: Any) -> tuple[list[tuple[list[float], float]], list[float]]:
     server.handle(Joined([0, 1]))
     steps = []
     for update in UPDATES:
-        server.handle(Arrived(server.in_flight[0].id, np.array(update)))
-        steps.append(server.ended[0].step)
+        reply = server.handle(Arrived(server.in_flight[0].id, np.array(update)))
+        steps.append(reply.ended[0].step)
     return spy.seen, steps
 
 

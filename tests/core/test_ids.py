@@ -98,5 +98,5 @@ def test_a_seed_that_is_not_a_whole_number(server: Server, seed: Any) -> None:
 def test_any_integer_is_a_seed() -> None:
     for seed in (0, -1, 2**64 - 1, 2**70, np.int64(3), np.uint64(2**64 - 1)):
         server = Server(np.zeros(3), methods.async_sgd(0.1), seed)  # type: ignore[arg-type]
-        assert [0 <= command.job.seed < 2**64 for command in server.handle(Joined([0, 1]))] == [True, True]
+        assert [0 <= command.job.seed < 2**64 for command in server.handle(Joined([0, 1])).commands] == [True, True]
         server.reseed(seed)  # type: ignore[arg-type]

@@ -28,18 +28,18 @@ def clocked(server, durations, arrivals, update=lambda point, job: np.zeros_like
             free_at[job.worker] = max(now, free_at[job.worker]) + durations[job.worker]
             heapq.heappush(queue, (free_at[job.worker], job.id, update(command.point, job)))
 
-    work_on(server.handle(Joined(range(len(durations)))), 0)
+    work_on(server.handle(Joined(range(len(durations)))).commands, 0)
     while len(log) < arrivals:
         now, job, g = heapq.heappop(queue)
-        commands = server.handle(Arrived(job, g))
-        log += server.ended
-        work_on(commands, now)
+        reply = server.handle(Arrived(job, g))
+        log += reply.ended
+        work_on(reply.commands, now)
     return log
 
 
 def arrive(server, job, *values):
-    commands = server.handle(Arrived(job, np.array(values, dtype=float)))
-    return commands, server.ended[0]
+    reply = server.handle(Arrived(job, np.array(values, dtype=float)))
+    return reply.commands, reply.ended[0]
 
 
 def delays(log):
@@ -169,13 +169,13 @@ def test_a_round_of_over_selection_always_has_its_goal():
     server = Server(np.zeros(1), m.over_selection(1.0, goal=2, ask=2))
     server.handle(Joined([0, 1]))
     arrive(server, 0, 1.0)
-    [again] = server.handle(Lost(1))  # everybody was asked: one is asked again, at the same point
+    [again] = server.handle(Lost(1)).commands  # everybody was asked: one is asked again, at the same point
     assert (again.job.version, again.point[0]) == (0, 0.0)
     commands, _ = arrive(server, again.job.id, 10.0)
     assert server.x[0] == -5.5
     assert [command.job.version for command in commands] == [1, 1]
     first, second = (command.job.id for command in commands)
-    assert arrive(server, first, 100.0)[0] == []
+    assert arrive(server, first, 100.0)[0] == ()
     arrive(server, second, 1000.0)
     assert server.x[0] == -5.5 - 550.0
 
@@ -185,10 +185,10 @@ def test_over_selection_asks_a_third_more_and_discards_the_slowest():
     assert [FirstOf(goal).asked for goal in (1, 3, 10, 20, 100)] == [2, 4, 13, 26, 130]
     assert all(FirstOf(goal).asked == -(-13 * goal // 10) for goal in range(1, 2000))
     server = Server(np.zeros(1), m.over_selection(1.0, goal=3))
-    assigned = server.handle(Joined(range(10)))
+    assigned = server.handle(Joined(range(10))).commands
     assert len({command.job.worker for command in assigned}) == len(assigned) == 4
     for k in (3, 1):
-        assert arrive(server, assigned[k].job.id, 6.0)[0] == []
+        assert arrive(server, assigned[k].job.id, 6.0)[0] == ()
     commands, _ = arrive(server, assigned[0].job.id, 9.0)
     assert server.x[0] == -7.0
     assert commands[0] == Cancel(assigned[2].job)
@@ -218,7 +218,7 @@ def test_ringmaster_by_hand():
     assert arrive(server, 2, 1.0)[1].outcome is Outcome.DROPPED  # staleness 2
     assert (server.x[0], server.version, server.iteration) == (-2.0, 2, 3)
     server = Server(np.zeros(1), m.ringmaster(1.0, limit=2, stops=True))
-    commands = server.handle(Joined([0, 1, 2]))
+    commands = server.handle(Joined([0, 1, 2])).commands
     arrive(server, 0, 1.0)
     stopped, *assigned = arrive(server, 1, 1.0)[0]
     assert stopped == Cancel(commands[2].job)

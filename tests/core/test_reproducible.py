@@ -33,13 +33,13 @@ SEEDS_OF_JOBS = [17779410432249525044, 2018125146553260976, 14130757328572883653
 def assigned(dispatch: Dispatch, seed: int, jobs: int = 20) -> list[tuple[int, int]]:
     """(worker, seed) of the first jobs, where the oldest one in flight always arrives next."""
     server = Server(np.zeros(2), Method("plain", Constant(0.1), dispatch), seed)
-    commands = server.handle(Joined(range(5)))
+    commands = server.handle(Joined(range(5))).commands
     given: list[tuple[int, int]] = []
     while True:
         given += [(c.job.worker, c.job.seed) for c in commands if isinstance(c, Assign)]
         if len(given) >= jobs:
             return given[:jobs]
-        commands = server.handle(Arrived(server.in_flight[0].id, np.ones(2)))
+        commands = server.handle(Arrived(server.in_flight[0].id, np.ones(2))).commands
 
 
 def workers(dispatch: Dispatch, seed: int, jobs: int = 20) -> list[int]:

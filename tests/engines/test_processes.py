@@ -83,7 +83,7 @@ def handle(server: Server, crew: Any, report: Any) -> None:
     if isinstance(report, Failed):
         report = Lost(report.job)
     if not isinstance(report, Died):
-        for command in server.handle(report):
+        for command in server.handle(report).commands:
             crew.execute(command)
 
 

@@ -71,7 +71,7 @@ def test_one_object_per_version_of_a_run_with_a_buffer() -> None:
     versions = set()
     for _ in range(20):
         for event in events:
-            for command in server.handle(event):
+            for command in server.handle(event).commands:
                 assert isinstance(command, Assign)
                 versions.add(command.job.version)
                 here.desk.assign(here.members[command.job.worker], command)

@@ -32,8 +32,9 @@ class Driven:
         self.handle(Joined(range(workers)))
 
     def handle(self, event):
-        self.recorder.record(0.0, self.server.handle(event), self.server.ended)
-        self.kept += sum(ended.step for ended in self.server.ended)
+        reply = self.server.handle(event)
+        self.recorder.record(0.0, reply.commands, reply.ended)
+        self.kept += sum(ended.step for ended in reply.ended)
 
     @property
     def share(self):

@@ -35,8 +35,8 @@ def test_the_identity_holds_in_every_method(name, seed):
     update, newcomer = np.ones(2), 10
 
     def handle(event):
-        commands = server.handle(event)
-        recorder.record(float(clock), commands, server.ended)
+        reply = server.handle(event)
+        recorder.record(float(clock), reply.commands, reply.ended)
 
     clock = 0
     handle(Joined([0, 1, 2, 3]))

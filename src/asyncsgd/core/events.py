@@ -1,4 +1,8 @@
-"""What goes into the server and what comes out: plain values, no behaviour."""
+"""What goes into the server and what comes out: plain values, no behaviour.
+
+The values that are made for every arrival (`Job`, `Arrived`, `Assign`, `Ended`, `Reply`) are not frozen, because it
+takes several times as long to make a frozen dataclass. Treat them as if they were.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadEvent
-from asyncsgd.core.quick import quick
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 
@@ -38,8 +41,7 @@ class Outcome(IntEnum):
         return self is Outcome.APPLIED or self is Outcome.DROPPED
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """One assignment: a worker is to compute an update at one point.
 
@@ -91,8 +93,7 @@ class Left:
     worker: int
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked.
 
@@ -119,8 +120,7 @@ Event: TypeAlias = Joined | Left | Arrived | Lost
 # ---------------------------------------------------------------------------------------------- out
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assign:
     """Give the job to its worker, behind whatever it has not finished yet (first in, first out).
 
@@ -145,8 +145,7 @@ Command: TypeAlias = Assign | Cancel
 # ---------------------------------------------------------------------------------------------- the record
 
 
-@quick
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """What became of a job, as the trace wants it.
 
@@ -162,3 +161,14 @@ class Ended:
     step: float
     concurrency: int
     workers: int
+
+
+@dataclass(slots=True)
+class Reply:
+    """The server's answer to one event: what the engine must do, in this order, and which jobs the event ended.
+
+    After an `Arrived`, ``ended[0]`` is the job that arrived; jobs that the server cancelled follow.
+    """
+
+    commands: tuple[Command, ...]
+    ended: tuple[Ended, ...]

@@ -26,6 +26,7 @@ from asyncsgd.core.events import (
     Left,
     Lost,
     Outcome,
+    Reply,
     Vector,
 )
 from asyncsgd.core.fit import check_model, check_update
@@ -40,18 +41,21 @@ JOB = 0x10B  # keeps the seeds of jobs apart from the draws of dispatch and nois
 class Server:
     """Algorithms 1 and 2, and every method built on them.
 
-    ``handle`` takes one event and returns commands; `ended` then lists the jobs that ended by that event. An
-    event that cannot be is refused with an error, and the server is as it was before. If a part of the method raises
-    half-way, the server is `torn`: it takes no more events and cannot be saved.
+    ``handle`` takes one event and returns a `Reply`: the commands to carry out, and the jobs that the event ended. The
+    server refuses an event that cannot happen with an error, and is then as it was before. If a part of the method
+    raises half-way, the server is `torn`: it takes no more events and cannot be saved.
 
     >>> import numpy as np
     >>> from asyncsgd.methods import async_sgd
     >>> server = Server(np.zeros(1), async_sgd(stepsize=0.5))
-    >>> [command.job.worker for command in server.handle(Joined([0, 1]))]
+    >>> [command.job.worker for command in server.handle(Joined([0, 1])).commands]
     [0, 1]
-    >>> [assign] = server.handle(Arrived(job=0, update=np.array([1.0])))
+    >>> reply = server.handle(Arrived(job=0, update=np.array([1.0])))
+    >>> [assign] = reply.commands
     >>> assign.job.worker, assign.job.iteration, assign.point
     (0, 1, array([-0.5]))
+    >>> reply.ended[0].outcome.name
+    'APPLIED'
     """
 
     def __init__(
@@ -70,8 +74,6 @@ class Server:
         """t: gradients that have arrived."""
         self.max_concurrency = 0
         """τ_C: the largest |C_t| so far."""
-        self.ended: tuple[Ended, ...] = ()
-        """The jobs that the last event ended."""
         self.torn = False
         """Whether a part of the method has raised half-way; only while an event is handled is it True for a moment."""
         self._job_seeds = derive(self.seed, JOB)
@@ -133,8 +135,8 @@ class Server:
 
     # ------------------------------------------------------------------------------------------ the algorithm
 
-    def handle(self, event: Event) -> list[Command]:
-        """Take in one event; do what the returned commands say, in their order."""
+    def handle(self, event: Event) -> Reply:
+        """Take one event; carry out the commands of the reply, in their order."""
         self._check_whole()
         match event:
             case Arrived():
@@ -145,9 +147,9 @@ class Server:
                 return self._joined(event)
             case Left():
                 return self._left(event)
-        raise errors.BadEvent(f"{event!r} is no event; pass Arrived, Lost, Joined or Left")
+        raise errors.BadEvent(f"{event!r} is not an event; pass Arrived, Lost, Joined or Left")
 
-    def _arrived(self, event: Arrived) -> list[Command]:
+    def _arrived(self, event: Arrived) -> Reply:
         # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Whatever is wrong with it shows here.
         job, slot = self._find(event.job, event.worker)
         self._check_order(job)
@@ -196,7 +198,7 @@ class Server:
         self._free(self._active[arrival.job][0])
         self.method.dispatch.ended(self._dispatch, arrival.worker, True)
 
-    def _lost(self, event: Lost) -> list[Command]:
+    def _lost(self, event: Lost) -> Reply:
         known = isinstance(event.outcome, Outcome) or is_id(event.outcome)  # 4.0 would pass for LOST
         if not known or event.outcome not in (Outcome.LOST, Outcome.REJECTED):
             raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
@@ -206,7 +208,7 @@ class Server:
         self.method.dispatch.ended(self._dispatch, job.worker, False)
         return self._finish([], ended)
 
-    def _joined(self, event: Joined) -> list[Command]:
+    def _joined(self, event: Joined) -> Reply:
         seen = set(self._queues)
         for worker in event.workers:
             if worker in seen:
@@ -220,7 +222,7 @@ class Server:
             self.method.dispatch.joined(self._dispatch, worker)
         return self._finish([], [])
 
-    def _left(self, event: Left) -> list[Command]:
+    def _left(self, event: Left) -> Reply:
         if not is_id(event.worker) or event.worker not in self._queues:
             raise errors.BadEvent(
                 f"worker {event.worker!r} left but is not here; report only workers that joined, "
@@ -232,11 +234,10 @@ class Server:
         self.method.dispatch.left(self._dispatch, event.worker)
         return self._finish([], ended)
 
-    def _finish(self, commands: list[Command], ended: list[Ended]) -> list[Command]:
+    def _finish(self, commands: list[Command], ended: list[Ended]) -> Reply:
         self._assign_next(commands, ended, point_iteration=self.iteration)
-        self.ended = tuple(ended)
         self.torn = False
-        return commands
+        return Reply(tuple(commands), tuple(ended))
 
     def _assign_next(self, commands: list[Command], ended: list[Ended], point_iteration: int) -> None:
         """Adds to the commands, and to the jobs that ended where some are no longer wanted."""

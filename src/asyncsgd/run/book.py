@@ -10,7 +10,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import asdict
 from typing import Any
 
-from asyncsgd.core.events import Command, Vector
+from asyncsgd.core.events import Ended, Reply, Vector
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.run.diagnosis import Diagnosis, diagnose
@@ -69,14 +69,13 @@ class Book:
 
     # ------------------------------------------------------------------------------------------ one event
 
-    def record(self, commands: list[Command]) -> None:
-        """What the server did with an event."""
-        self._recorder.record(self.seconds, commands, self._server.ended)
+    def record(self, reply: Reply) -> None:
+        """Write down what the server did with an event."""
+        self._recorder.record(self.seconds, reply.commands, reply.ended)
 
-    def arrived(self) -> None:
-        """Whatever follows an arrival, once its commands are carried out."""
+    def arrived(self, ended: Ended) -> None:
+        """Do what follows an arrival, once its commands are carried out."""
         server = self._server
-        ended = server.ended[0]
         delay = ended.iteration - ended.job.iteration
         self._delay_sum += delay
         if delay > self._delay_max:

@@ -242,7 +242,7 @@ class Loop:
     def _arrived(self, crew: Crew, report: Arrived) -> None:
         server = self._server
         try:
-            commands = server.handle(report)
+            reply = server.handle(report)
         except WorkerError as error:
             if server.torn or isinstance(error, UnknownJob):
                 raise  # by a part of the method, half-way; or the engine is wrong, and there is no job to give up
@@ -251,18 +251,18 @@ class Loop:
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
             self._rejected(crew, owner, report.job, str(error))
             return
-        self._book.record(commands)
+        self._book.record(reply)
         if self._files is not None:
             self._files.append("fingerprints.bin", fingerprint(report.update))
         crew.used(report)
-        for command in commands:
+        for command in reply.commands:
             crew.execute(command)
-        self._book.arrived()
+        self._book.arrived(reply.ended[0])
 
     def _handle(self, crew: Crew, event: Event) -> None:
-        commands = self._server.handle(event)
-        self._book.record(commands)
-        for command in commands:
+        reply = self._server.handle(event)
+        self._book.record(reply)
+        for command in reply.commands:
             crew.execute(command)
 
     def _rejected(self, crew: Crew, worker: int, job: int, why: str) -> None:

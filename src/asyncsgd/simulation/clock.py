@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Arrived, Assign, Command, Job, Joined, Vector
+from asyncsgd.core.events import Arrived, Assign, Job, Joined, Reply, Vector
 from asyncsgd.core.server import Server
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.trace import Recorder
@@ -33,8 +33,8 @@ def play(
     free_at = [0.0] * durations.workers
     started = [0] * durations.workers
 
-    def obey(time: float, commands: list[Command]) -> None:
-        for command in commands:
+    def obey(time: float, reply: Reply) -> None:
+        for command in reply.commands:
             job = command.job
             worker = job.worker
             if isinstance(command, Assign):
@@ -47,7 +47,7 @@ def play(
             else:
                 del waiting[job.id]
                 free_at[worker] = time  # rules that cancel never queue a second job on a worker
-        recorder.record(time, commands, server.ended)
+        recorder.record(time, reply.commands, reply.ended)
 
     def next_arrival() -> tuple[float, int, Job]:
         while arrivals:

@@ -89,7 +89,7 @@ def _update(server, twin, job, value, dtype, large):
 
 def _both(server, twin, event):
     sent = event.update.copy() if isinstance(event, Arrived) else None
-    commands = server.handle(event)
+    reply = server.handle(event)
     match event:
         case Joined():
             twin.joined(event.workers)
@@ -100,11 +100,11 @@ def _both(server, twin, event):
         case Arrived():
             assert event.update.tobytes() == sent.tobytes(), "the server wrote into the worker's update"
             twin.arrived(event.job, sent.tolist())
-    equal("commands", [told(command) for command in commands], [twin_told(command) for command in twin.commands])
-    for command, (_, job) in zip(commands, twin.commands, strict=True):
+    equal("commands", [told(command) for command in reply.commands], [twin_told(command) for command in twin.commands])
+    for command, (_, job) in zip(reply.commands, twin.commands, strict=True):
         if isinstance(command, Assign):
             assert_same(command.point, job.point, f"the point of job {job.id}")
-    equal("ended", [record(ended) for ended in server.ended], twin.ended)
+    equal("ended", [record(ended) for ended in reply.ended], twin.ended)
     equal("iteration and version", (server.iteration, server.version), (twin.t, twin.version))
     equal("workers", server.workers, tuple(twin.present))
     equal("τ_C", server.max_concurrency, max(twin.sizes, default=0))
