@@ -43,7 +43,7 @@ for module in pkgutil.walk_packages(asgd.__path__, "asyncsgd."):
 
 task, method = asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1)
 run = asgd.simulate(task, method, asgd.durations.fixed([1, 2]), iterations=20)
-print(asgd.report.write(run, sys.argv[1] + "/page.html"))
+print(asgd.report(run, sys.argv[1] + "/page.html"))
 for directory in (None, sys.argv[1] + "/run"):
     try:
         asgd.train(task, method, engine=asgd.engines.processes(2), iterations=5, directory=directory, progress=False)

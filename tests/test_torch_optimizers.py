@@ -64,7 +64,7 @@ def test_it_is_a_plain_torch_loop_to_the_bit(kind, options, dtype, in_place):
         parameter.grad = torch.tensor(d)
         loop.param_groups[0]["lr"] = step
         loop.step()
-    part = asgd.torch_optimizer(kind, **options)
+    part = asgd.optimizers.torch(kind, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         end = walk(part, part.init(x), x, some, steps, in_place=in_place)
@@ -77,7 +77,7 @@ def test_it_is_a_plain_torch_loop_to_the_bit(kind, options, dtype, in_place):
 def test_saved_in_the_middle_it_goes_on_to_the_bit(kind, options, cut):
     x = np.linspace(-1, 1, 37).astype(np.float32)
     some, steps = gradients(np.float32, 37, 12), [0.1 / (1 + k % 3) for k in range(12)]
-    part = asgd.torch_optimizer(torch.optim.__dict__[kind], **options)
+    part = asgd.optimizers.torch(torch.optim.__dict__[kind], **options)
     whole = walk(part, part.init(x), x, some, steps)
     state = part.init(x)
     keys = list(state)
@@ -96,7 +96,7 @@ def test_saved_in_the_middle_it_goes_on_to_the_bit(kind, options, cut):
 
 
 def test_two_runs_with_one_optimizer_do_not_mix():
-    part = asgd.torch_optimizer("Adam")
+    part = asgd.optimizers.torch("Adam")
     x, some = np.ones(5), gradients(np.float64, 5, 6)
     alone = walk(part, part.init(x), x, some, [0.1] * 6)
     first, second = part.init(x), part.init(x)
@@ -118,14 +118,14 @@ def test_two_runs_with_one_optimizer_do_not_mix():
 )
 def test_the_core_has_the_same_formulas(mine, theirs):
     x, some = np.linspace(-1, 1, 50), gradients(np.float64, 50, 30)
-    part = asgd.torch_optimizer(theirs[0], **theirs[1])
+    part = asgd.optimizers.torch(theirs[0], **theirs[1])
     ends = [walk(one, one.init(x), x, some, [0.05] * 30) for one in (mine, part)]
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-11, atol=1e-12)
 
 
 def test_a_server_takes_it_scales_it_and_restores_it():
     task = asgd.tasks.quadratic(dim=10, workers=3)
-    method = asgd.delay_adaptive(0.05).using(optimizer=asgd.torch_optimizer("AdamW", weight_decay=0.0))
+    method = asgd.delay_adaptive(0.05).using(optimizer=asgd.optimizers.torch("AdamW", weight_decay=0.0))
     speeds = asgd.durations.fixed([1.0, 1.0, 20.0])
     run = asgd.simulate(task, method, speeds, iterations=400)
     assert run.metrics["loss"][-1] < 0.05 * run.metrics["loss"][0]
@@ -154,7 +154,7 @@ def drive(server, task, number):
 def test_another_optimizer_does_not_take_over_the_memory():
     method = asgd.async_sgd(0.1)
     adam, amsgrad, nadam = (
-        asgd.Server(np.ones(2), method.using(optimizer=asgd.torch_optimizer(kind, **options)))
+        asgd.Server(np.ones(2), method.using(optimizer=asgd.optimizers.torch(kind, **options)))
         for kind, options in (("Adam", {}), ("Adam", {"amsgrad": True}), ("AdamW", {}))
     )
     for other in (amsgrad, nadam):
@@ -163,10 +163,10 @@ def test_another_optimizer_does_not_take_over_the_memory():
 
 
 def test_it_is_a_plain_value():
-    part = asgd.torch_optimizer(torch.optim.AdamW, weight_decay=np.float64(0.25), fused=True)
+    part = asgd.optimizers.torch(torch.optim.AdamW, weight_decay=np.float64(0.25), fused=True)
     assert repr(part) == "torch_optimizer(AdamW, weight_decay=0.25, fused=True)"
-    assert part == asgd.torch_optimizer("AdamW", weight_decay=0.25, fused=True)
-    assert part != asgd.torch_optimizer("AdamW", weight_decay=0.5, fused=True)
+    assert part == asgd.optimizers.torch("AdamW", weight_decay=0.25, fused=True)
+    assert part != asgd.optimizers.torch("AdamW", weight_decay=0.5, fused=True)
     part.step(part.init(np.ones(2)), np.ones(2), np.ones(2), 0.1, np.ones(2), None)
     for twin in (pickle.loads(pickle.dumps(part)), cloudpickle.loads(cloudpickle.dumps(part)), copy.deepcopy(part)):
         assert twin == part
@@ -201,7 +201,7 @@ class Counting(torch.optim.SGD):
 )
 def test_what_cannot_work_is_refused_at_once(kind, options, says):
     with pytest.raises(asgd.errors.BadParameter, match=says):
-        asgd.torch_optimizer(kind, **options)
+        asgd.optimizers.torch(kind, **options)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -211,7 +211,7 @@ def test_the_first_move_is_the_same_whatever_the_buffer_or_the_memory(kind, size
     """These ignore the scale of a gradient: the buffer's mean goes in, and the step is the stepsize."""
     methods = [
         asgd.fedbuff(1e-3, concurrency=12, buffer=size),
-        asgd.over_selection(1e-3, goal=size, ask=size),
+        asgd.fedavg(1e-3, clients=size, ask=size),
         asgd.mifa(1e-3),
     ]
     parameter = torch.nn.Parameter(torch.zeros(3))
@@ -219,7 +219,7 @@ def test_the_first_move_is_the_same_whatever_the_buffer_or_the_memory(kind, size
     parameter.grad = torch.full((3,), 5.0)
     plain.step()
     for method in methods:
-        server = asgd.Server(np.zeros(3, dtype), method.using(optimizer=asgd.torch_optimizer(kind)))
+        server = asgd.Server(np.zeros(3, dtype), method.using(optimizer=asgd.optimizers.torch(kind)))
         server.handle(asgd.Joined(range(10)))
         while server.version == 0:
             server.handle(asgd.Arrived(server.in_flight[0].id, np.full(3, 5.0, dtype)))

@@ -80,7 +80,7 @@ def perceptron(size: int):
     inputs = random.standard_normal((1024, widths[0]), np.float32)
     targets = random.integers(0, widths[-1], 1024)
     model = nn.Sequential(*layers[:-1])
-    return asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets), batch_size=32, workers=WORKERS)
+    return asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets), batch_size=32)
 
 
 class Meter:

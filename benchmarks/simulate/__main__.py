@@ -237,7 +237,7 @@ def federated(rounds):
     labels = random.integers(0, 10, workers * per_worker)
     task = asgd.tasks.softmax(features, labels, workers=workers, batch=32)
     speeds = random.uniform(1, 10, workers)
-    method = asgd.fedasync(0.6, concurrency=workers, steps=1, local_stepsize=0.1).using(dispatch=AlwaysBusy())
+    method = asgd.fedasync(0.6, concurrency=workers).local(1, 0.1).using(dispatch=AlwaysBusy())
     rows = np.arange(workers * per_worker).reshape(workers, per_worker)
     iterations, few = 5_000, 500
 

@@ -13,39 +13,29 @@ and gives late ones a step by a rule with a proof.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd import methods
+from asyncsgd import aggregation, compression, dispatch, methods, optimizers, steps
 from asyncsgd.core import errors
 from asyncsgd.core.errors import AsyncSGDError, BiasWarning
 from asyncsgd.core.events import Arrived, Assign, Cancel, Ended, Job, Joined, Left, Lost, Outcome, Reply
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.methods import (
-    adadelay,
-    adam,
     async_sgd,
-    clipped,
-    dc_asgd,
     delay_adaptive,
-    delayed_average,
     fedasync,
+    fedavg,
     fedbuff,
     federated_async_sgd,
-    local_sgd,
     mifa,
     minibatch_sgd,
-    mishchenko,
-    momentum,
-    over_selection,
-    picky_sgd,
     rennala,
     ringmaster,
-    shuffled_async_sgd,
-    staleness_aware,
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import engines, flower, loggers, plot, report, tasks, testing, theory, trace
+    from asyncsgd import engines, flower, loggers, plot, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
+    from asyncsgd.report import report
     from asyncsgd.run import Replay, TrainingRun, replay, train
     from asyncsgd.simulation import (
         Comparison,
@@ -60,7 +50,6 @@ if TYPE_CHECKING:
         simulate,
         sweep,
     )
-    from asyncsgd.torch_optimizers import torch_optimizer
     from asyncsgd.trace import Trace
 
 __version__ = "0.1.0"
@@ -90,45 +79,38 @@ __all__ = [
     "TargetNotReached",
     "Trace",
     "TrainingRun",
-    "adadelay",
-    "adam",
+    "aggregation",
     "async_sgd",
-    "clipped",
     "compare",
-    "dc_asgd",
+    "compression",
     "delay_adaptive",
-    "delayed_average",
+    "dispatch",
     "durations",
     "engines",
     "errors",
     "fedasync",
+    "fedavg",
     "fedbuff",
     "federated_async_sgd",
     "flower",
     "grid",
-    "local_sgd",
     "loggers",
     "methods",
     "mifa",
     "minibatch_sgd",
-    "mishchenko",
-    "momentum",
-    "over_selection",
-    "picky_sgd",
+    "optimizers",
     "plan",
     "plot",
     "rennala",
     "replay",
     "report",
     "ringmaster",
-    "shuffled_async_sgd",
     "simulate",
-    "staleness_aware",
+    "steps",
     "sweep",
     "tasks",
     "testing",
     "theory",
-    "torch_optimizer",
     "trace",
     "train",
 ]
@@ -147,7 +129,6 @@ _LATER = {
     "tasks": "asyncsgd.tasks",
     "testing": "asyncsgd.testing",
     "theory": "asyncsgd.theory",
-    "torch_optimizer": "asyncsgd.torch_optimizers",
     "trace": "asyncsgd.trace",
     **dict.fromkeys(
         ("Comparison", "DivergenceWarning", "EdgeWarning", "Run", "Sweep", "TargetNotReached"), _SIMULATION

@@ -1,7 +1,7 @@
 """Recipes by name: what each one takes, and the method that a name and options make.
 
 The command line and the TOML files of simulations share this module. A recipe takes its own options, which are the
-arguments of the function in `asyncsgd.methods`, and those in `COMMON`, which change a part of any method.
+arguments of the function in `asyncsgd.methods`, and those in `COMMON`, which put something on top of any method.
 """
 
 from __future__ import annotations
@@ -13,42 +13,33 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from asyncsgd import methods
+from asyncsgd import optimizers
 from asyncsgd.core.check import instead, nearest
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.work import LocalSteps
-from asyncsgd.torch_optimizers import torch_optimizer
+from asyncsgd.methods.listing import recipes
+
+__all__ = ["COMMON", "adapt", "make", "recipes"]
 
 COMMON = {
     "clip": "Clip every update to this norm.",
     "noise": "Multiplier z of Gaussian noise N(0, (z·clip)²) on every sum applied; needs clip.",
     "momentum": "Momentum β of the server's step.",
-    "optimizer": "The server's optimizer: sgd, momentum, adam, or one of torch.optim such as AdamW.",
+    "optimizer": "The server's optimizer: sgd, momentum, adamw, or a class of torch.optim such as RAdam.",
     "local_steps": "SGD steps that a job takes before it returns what they moved; needs local_stepsize.",
     "local_stepsize": "Step of the local steps.",
     "scaled": "Divide what local steps moved by their step, so that it has the scale of gradients.",
     "proximal": "Pull of local steps towards the model that they started at.",
+    "compressed": "Code of updates on their way to the server, with error feedback: float16 or bfloat16 (Ray only).",
 }
-"""Options that every recipe takes, with their help. A recipe that has one of them itself gives it the meaning."""
-ALIASES = {"stepsize": "alpha", "local_steps": "steps"}
-"""One name for one thing, whatever the function calls it."""
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "momentum": methods.momentum, "adam": methods.adam}
-
-
-def recipes() -> dict[str, Callable[..., Method]]:
-    """Every function of `asyncsgd.methods` that makes a method from numbers.
-
-    >>> list(recipes())[:2]
-    ['adadelay', 'async_sgd']
-    """
-    found = {name: getattr(methods, name) for name in methods.__all__}
-    return {name: recipe for name, recipe in found.items() if _makes_a_method(inspect.signature(recipe))}
-
-
-def _makes_a_method(signature: inspect.Signature) -> bool:
-    return signature.return_annotation == "Method" and "method" not in signature.parameters
+"""Options that every recipe takes, with their help."""
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": optimizers.sgd,
+    "momentum": optimizers.momentum,
+    "adamw": optimizers.adamw,
+}
 
 
 def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | None = None) -> Method:
@@ -58,7 +49,7 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
 
     >>> make("fedasync", {"concurrency": 4, "local_steps": 5, "local_stepsize": 0.1}).work
     LocalSteps(steps=5, stepsize=0.1, scaled=False, proximal=0.0)
-    >>> make("async_sgd", {"stepsize": 0.1, "clip": 1.0, "optimizer": "adam"}).optimizer
+    >>> make("async_sgd", {"stepsize": 0.1, "clip": 1.0, "optimizer": "adamw"}).optimizer
     Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
     """
     if recipe is None:
@@ -67,8 +58,7 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
             raise BadParameter("method", name, "is not a method", nearest(name, known))
         recipe = known[name]
     own, common = _split(name, inspect.signature(recipe).parameters, options)
-    with _naming({ALIASES[option]: option for option in options if ALIASES.get(option) in own}):
-        method = recipe(**own)
+    method = recipe(**own)
     if not isinstance(method, Method):
         fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
         raise BadParameter("method", name, f"is a {type(method).__name__}", fix)
@@ -78,7 +68,8 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
 def adapt(method: Method, common: Mapping[str, Any]) -> Method:
     """The same method with options of `COMMON` applied, or with another stepsize.
 
-    >>> adapt(methods.async_sgd(0.1), {"momentum": 0.9, "stepsize": 0.2}).step
+    >>> from asyncsgd.methods import async_sgd
+    >>> adapt(async_sgd(0.1), {"momentum": 0.9, "stepsize": 0.2}).step
     Constant(stepsize=0.2)
     """
     for option in common:
@@ -95,35 +86,15 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
             kind = type(method.optimizer).__name__
             raise BadParameter(option, common[option], f"cannot replace {kind} of {method.name}", "leave it out")
         method = method.using(optimizer=_optimizer(common))
-    if "clip" in common or "noise" in common:
-        method = methods.clipped(method, common.get("clip"), common.get("noise", 0.0))
+    if "noise" in common and "clip" not in common:
+        raise BadParameter("clip", None, "is missing", "noise needs it: pass the norm that updates are clipped to")
+    if "clip" in common:
+        with _naming({"norm": "clip"}):
+            method = method.clipped(common["clip"], noise=common.get("noise", 0.0))
+    if "compressed" in common:
+        with _naming({"up": "compressed"}):
+            method = method.compressed(common["compressed"])
     return method
-
-
-def table() -> list[dict[str, Any]]:
-    """A row per recipe: its name, the options that it needs, the others with their defaults, and what it is.
-
-    >>> next(row for row in table() if row["method"] == "rennala")["needs"]
-    ['stepsize', 'batch']
-    """
-    rows = []
-    for name, recipe in recipes().items():
-        parameters = inspect.signature(recipe).parameters.values()
-        spelled = {parameter.name: _spelled(parameter.name) for parameter in parameters}
-        rows.append(
-            {
-                "method": name,
-                "needs": [spelled[p.name] for p in parameters if p.default is p.empty],
-                "takes": {spelled[p.name]: p.default for p in parameters if p.default is not p.empty},
-                "about": (recipe.__doc__ or "").partition("\n")[0].replace("`", ""),
-            }
-        )
-    return rows
-
-
-def _spelled(parameter: str) -> str:
-    """What users of names call a parameter."""
-    return next((alias for alias, name in ALIASES.items() if name == parameter), parameter)
 
 
 def _split(
@@ -134,18 +105,15 @@ def _split(
     common: dict[str, Any] = {}
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option, value in options.items():
-        parameter = option if option in parameters else ALIASES.get(option, option)
-        if parameter in own:
-            raise BadParameter(option, value, f"is given twice, once as {parameter}", "leave one out")
-        if parameter in parameters or (open_ended and option not in COMMON):
-            own[parameter] = value
+        if option in parameters or (open_ended and option not in COMMON):
+            own[option] = value
         elif option in COMMON:
             common[option] = value
         elif option == "stepsize":
             fix = "let it be a method, or a function of the stepsize that returns one"
             raise BadParameter("method", name, "does not take a stepsize", fix)
         else:
-            fix = instead(option, value, [*(_spelled(parameter) for parameter in parameters), *COMMON])
+            fix = instead(option, value, [*parameters, *COMMON])
             raise BadParameter(option, value, f"is not an option of {name}", fix)
         if isinstance(value, int) and abs(value) >= 1 << 62:
             raise BadParameter(option, value, "is too large", "pass a smaller number")
@@ -153,7 +121,7 @@ def _split(
     for taken in parameters.values():
         named = taken.kind in (taken.POSITIONAL_OR_KEYWORD, taken.KEYWORD_ONLY)
         if named and taken.default is taken.empty and taken.name not in own:
-            raise BadParameter(_spelled(taken.name), None, "is missing", f"{name} needs it: pass one")
+            raise BadParameter(taken.name, None, "is missing", f"{name} needs it: pass one")
     return own, common
 
 
@@ -170,7 +138,8 @@ def _with_local_steps(method: Method, common: Mapping[str, Any]) -> Method:
         for option in ("local_steps", "local_stepsize"):
             if option not in common:
                 raise BadParameter(option, None, "is missing", "pass local_steps and local_stepsize together")
-        return method.using(work=LocalSteps(common["local_steps"], common["local_stepsize"], **details))
+        with _naming({"steps": "local_steps", "stepsize": "local_stepsize"}):
+            return method.local(common["local_steps"], common["local_stepsize"], **details)
     if details:
         if not isinstance(method.work, LocalSteps):
             [(option, value), *_] = details.items()
@@ -184,7 +153,7 @@ def _optimizer(common: Mapping[str, Any]) -> Optimizer:
     """The server's optimizer: a name, or a table with its name under ``kind`` and its options."""
     if "optimizer" not in common:
         with _naming({"beta": "momentum"}):
-            return methods.momentum(common["momentum"])
+            return optimizers.momentum(common["momentum"])
     given = common["optimizer"]
     options = dict(given) if isinstance(given, Mapping) else {"kind": given}
     kind = options.pop("kind", "momentum" if "momentum" in common else None)
@@ -194,7 +163,7 @@ def _optimizer(common: Mapping[str, Any]) -> Optimizer:
             raise BadParameter("momentum", common["momentum"], f"contradicts optimizer = {given!r}", fix)
         options["beta"] = common["momentum"]
     if kind is None:
-        fix = f"pass one of {', '.join(OPTIMIZERS)}, or one of torch.optim such as AdamW"
+        fix = f"pass one of {', '.join(OPTIMIZERS)}, or a class of torch.optim such as RAdam"
         raise BadParameter("optimizer.kind", None, "is missing", fix)
     spelled = {"kind": "optimizer", **{option: f"optimizer.{option}" for option in options}}
     with _naming(spelled | ({"beta": "momentum"} if "momentum" in common else {})):
@@ -217,7 +186,7 @@ def _of_torch(kind: Any, options: Mapping[str, Any]) -> Optimizer:
     if not isinstance(kind, str) or not hasattr(torch.optim, kind):
         classes = [name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)]
         raise BadParameter("kind", kind, "is not an optimizer", nearest(kind, [*OPTIMIZERS, *classes]))
-    return torch_optimizer(kind, **options)
+    return optimizers.torch(kind, **options)
 
 
 @contextmanager

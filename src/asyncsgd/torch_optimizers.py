@@ -17,25 +17,11 @@ from asyncsgd.torch_arrays import address, tensor_over
 
 
 def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
-    """An optimizer of PyTorch for ``method.using(optimizer=...)``; its lr is the method's step, η times the weight.
-
-    So a rule that shortens the step of a late gradient shortens this optimizer's step too. Under a buffer, as in
-    ``fedbuff``, lr is η, and the gradient is the weighted mean of the buffer. The whole model is one flat
-    parameter; what the optimizer remembers is saved and restored with the server.
-
-    Args:
-        kind: A class such as ``torch.optim.AdamW``, or its name, "AdamW".
-        options: What the class takes besides the parameters and lr, as ``weight_decay=0.01, fused=True``.
-
-    >>> from asyncsgd import methods
-    >>> method = methods.delay_adaptive(0.001).using(optimizer=torch_optimizer("AdamW", weight_decay=0.01))
-    >>> method.optimizer
-    torch_optimizer(AdamW, weight_decay=0.01)
-    """
+    """See `asyncsgd.optimizers.torch`."""
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise MissingLibrary("asgd.torch_optimizer", "PyTorch", "asyncsgd[torch]") from error
+        raise MissingLibrary("asgd.optimizers.torch", "PyTorch", "asyncsgd[torch]") from error
     if isinstance(kind, str):
         found = getattr(torch.optim, kind, None)
         if found is None:
@@ -69,7 +55,7 @@ class TorchOptimizer(Optimizer):
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options)
-        return f"torch_optimizer({self.kind.__name__}{options})"
+        return f"torch({self.kind.__name__}{options})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind, self.options, self.names)

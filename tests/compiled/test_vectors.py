@@ -14,9 +14,9 @@ METHODS = {
     "in place": asgd.minibatch_sgd(0.3),
     "early": asgd.federated_async_sgd(0.3, concurrency=5, early=True),
     "weighted": asgd.delay_adaptive(0.3),
-    "momentum": asgd.async_sgd(0.3).using(optimizer=asgd.momentum(0.9)),
-    "buffer": asgd.fedbuff(0.3, concurrency=4, buffer=3, steps=1, local_stepsize=0.1),
-    "clipped": asgd.clipped(asgd.async_sgd(0.3), 0.5),
+    "momentum": asgd.async_sgd(0.3).using(optimizer=asgd.optimizers.momentum(0.9)),
+    "buffer": asgd.fedbuff(0.3, concurrency=4, buffer=3).local(1, 0.1),
+    "clipped": asgd.async_sgd(0.3).clipped(0.5),
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from core.checks import fingerprint, refused, through_file
 
-from asyncsgd import methods
+from asyncsgd import methods, optimizers
 from asyncsgd.core import errors
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadEvent, BadParameter, BadStep, BiasWarning
@@ -109,7 +109,7 @@ def test_update_after_the_worker_left(server: Server) -> None:
 
 
 def test_cancelled_job() -> None:
-    server = Server(np.zeros(DIM), methods.over_selection(0.1, goal=1, ask=3))
+    server = Server(np.zeros(DIM), methods.fedavg(0.1, clients=1, ask=3))
     server.handle(Joined(range(3)))
     server.handle(Arrived(1, FINE))
     for late in (0, 2):
@@ -179,17 +179,17 @@ def test_float64_is_refused_by_a_float32_model() -> None:
 HUGE: dict[str, Method] = {
     "plain": methods.async_sgd(0.1),
     "large step": methods.async_sgd(1e10),
-    "clipped": methods.clipped(methods.async_sgd(0.1), clip=1.0),
+    "clipped": methods.async_sgd(0.1).clipped(1.0),
     "buffer": methods.fedbuff(0.1, concurrency=2, buffer=2),
     "memory": methods.mifa(0.1),
-    "momentum": methods.async_sgd(0.1).using(optimizer=methods.momentum(0.9, nesterov=True)),
-    "adam": methods.async_sgd(0.1).using(optimizer=methods.adam()),
+    "momentum": methods.async_sgd(0.1).using(optimizer=optimizers.momentum(0.9, nesterov=True)),
+    "adam": methods.async_sgd(0.1).using(optimizer=optimizers.adamw()),
     "dc_asgd": methods.dc_asgd(0.1),
     "dc_asgd adaptive": methods.dc_asgd(0.1, adaptive=True),
-    "adadelay": methods.adadelay(1.0),
-    "adadelay coordinates": methods.adadelay(1.0, coordinates=True),
+    "adadelay": methods.adadelay(smoothness=1.0),
+    "adadelay coordinates": methods.adadelay(smoothness=1.0, coordinates=True),
     "delayed average": methods.delayed_average(0.1, weights="linear"),
-    "fedasync": methods.fedasync(concurrency=2, steps=1, local_stepsize=0.1),
+    "fedasync": methods.fedasync(concurrency=2).local(1, 0.1),
 }
 
 
@@ -356,19 +356,19 @@ STEPSIZE: dict[str, Callable[[Any], Any]] = {
     "delay_adaptive drop": lambda value: methods.delay_adaptive(value, rule="drop"),
     "delay_adaptive divide": lambda value: methods.delay_adaptive(value, rule="divide"),
     "federated_async_sgd": lambda value: methods.federated_async_sgd(value, concurrency=2),
-    "shuffled_async_sgd": lambda value: methods.shuffled_async_sgd(value, concurrency=2),
-    "local_sgd": lambda value: methods.local_sgd(value, steps=2, local_stepsize=0.1),
+    "shuffled_async_sgd": lambda value: methods.federated_async_sgd(value, concurrency=2, order="shuffled"),
+    "local_sgd": lambda value: methods.async_sgd(value).local(2, 0.1),
     "fedbuff": lambda value: methods.fedbuff(value, concurrency=2),
-    "over_selection": lambda value: methods.over_selection(value, goal=2),
+    "over_selection": lambda value: methods.fedavg(value, clients=2, ask=3),
     "picky_sgd": lambda value: methods.picky_sgd(value, threshold=1.0),
-    "adadelay": lambda value: methods.adadelay(1.0, stepsize=value),
-    "adadelay coordinates": lambda value: methods.adadelay(1.0, stepsize=value, coordinates=True),
-    "staleness_aware": lambda value: methods.staleness_aware(value, workers=2),
+    "adadelay": lambda value: methods.adadelay(smoothness=1.0, stepsize=value),
+    "adadelay coordinates": lambda value: methods.adadelay(smoothness=1.0, stepsize=value, coordinates=True),
+    "staleness_aware": lambda value: methods.staleness_aware(value),
     "dc_asgd": methods.dc_asgd,
     "delayed_average": methods.delayed_average,
     "mifa": methods.mifa,
     "mishchenko": methods.mishchenko,
-    "fedasync": lambda value: methods.fedasync(value, concurrency=2, steps=1, local_stepsize=0.1),
+    "fedasync": lambda value: methods.fedasync(value, concurrency=2).local(1, 0.1),
     "rennala": lambda value: methods.rennala(value, batch=2),
     "ringmaster": lambda value: methods.ringmaster(value, limit=2),
 }
@@ -427,33 +427,33 @@ PARAMETERS: list[tuple[str, Any, list[Any], Callable[[Any], Any]]] = [
     ("concurrency", 1, NO_COUNT, lambda value: methods.federated_async_sgd(0.1, concurrency=value)),
     ("concurrency", 1, NO_COUNT, lambda value: methods.fedbuff(0.1, concurrency=value)),
     ("buffer", 1, NO_COUNT, lambda value: methods.fedbuff(0.1, concurrency=2, buffer=value)),
-    ("steps", 1, [2, 0, None], lambda value: methods.fedbuff(0.1, concurrency=2, steps=value)),
-    ("noise", 0, [*NOT_NONNEGATIVE[:-2]], lambda value: methods.fedbuff(0.1, concurrency=2, clip=1.0, noise=value)),
-    ("clip", 1.0, [None], lambda value: methods.fedbuff(0.1, concurrency=2, clip=value, noise=1.0)),
-    ("clip", 1.0, [None, *NO_STEP], lambda value: methods.clipped(methods.async_sgd(0.1), value)),
-    ("clip", 1.0, [None, *NO_STEP], lambda value: methods.clipped(methods.async_sgd(0.1), value, noise=1.0)),
-    ("noise", 1.0, NOT_NONNEGATIVE, lambda value: methods.clipped(methods.async_sgd(0.1), 1.0, value)),
-    ("noise", 0.0, [1.0], lambda value: methods.clipped(methods.mifa(0.1), 1.0, value)),
-    ("noise", 0.0, [1.0], lambda value: methods.clipped(methods.adadelay(1.0), 1.0, value)),
-    ("noise", 0.0, [1.0], lambda value: Method("bare", Constant(0.1), gather=Buffer(2, value))),
+    ("steps", 1, [2, 0, None], lambda value: methods.fedbuff(0.1, concurrency=2)),
+    ("noise", 0, [*NOT_NONNEGATIVE[:-2]], lambda value: methods.fedbuff(0.1, concurrency=2).clipped(1.0, noise=value)),
+    ("clip", 1.0, [None], lambda value: methods.fedbuff(0.1, concurrency=2).clipped(value, noise=1.0)),
+    ("clip", 1.0, [None, *NO_STEP], lambda value: methods.async_sgd(0.1).clipped(value)),
+    ("clip", 1.0, [None, *NO_STEP], lambda value: methods.async_sgd(0.1).clipped(value, noise=1.0)),
+    ("noise", 1.0, NOT_NONNEGATIVE, lambda value: methods.async_sgd(0.1).clipped(1.0, noise=value)),
+    ("noise", 0.0, [1.0], lambda value: methods.mifa(0.1).clipped(1.0, noise=value)),
+    ("noise", 0.0, [1.0], lambda value: methods.adadelay(smoothness=1.0).clipped(1.0, noise=value)),
+    ("noise", 0.0, [1.0], lambda value: Method("bare", Constant(0.1), aggregation=Buffer(2, value))),
     ("rule", "scale", ["skip", "", "Drop"], lambda value: methods.delay_adaptive(0.1, rule=value)),
     ("threshold", None, [3, 0.0], lambda value: methods.delay_adaptive(0.1, threshold=value)),
     ("threshold", None, [3], lambda value: methods.delay_adaptive(0.1, rule="divide", threshold=value)),
     ("threshold", 3, [-1, NAN], lambda value: methods.delay_adaptive(0.1, rule="drop", threshold=value)),
-    ("goal", 1, NO_COUNT, lambda value: methods.over_selection(0.1, goal=value)),
-    ("ask", 4, [3, 0, 4.5], lambda value: methods.over_selection(0.1, goal=4, ask=value)),
+    ("goal", 1, NO_COUNT, lambda value: methods.fedavg(0.1, clients=value)),
+    ("ask", 4, [3, 0, 4.5], lambda value: methods.fedavg(0.1, clients=4, ask=value)),
     ("smoothness", 1.0, NO_STEP, methods.adadelay),
-    ("smoothness", 1.0, NO_STEP, lambda value: methods.adadelay(value, coordinates=True)),
-    ("workers", 4, NO_COUNT, lambda value: methods.staleness_aware(0.1, workers=value)),
-    ("splits", 4, [5, *NO_COUNT[:-1]], lambda value: methods.staleness_aware(0.1, workers=4, splits=value)),
+    ("smoothness", 1.0, NO_STEP, lambda value: methods.adadelay(smoothness=value, coordinates=True)),
+    ("workers", 4, NO_COUNT, lambda value: methods.staleness_aware(0.1)),
+    ("splits", 4, [5, *NO_COUNT[:-1]], lambda value: methods.staleness_aware(0.1, splits=value)),
     ("weights", "uniform", ["log"], lambda value: methods.delayed_average(0.1, weights=value)),
     (
         "alpha", 1.0, [1.0001, 2],
-        lambda value: methods.fedasync(value, concurrency=2, steps=1, local_stepsize=0.1),
+        lambda value: methods.fedasync(value, concurrency=2).local(1, 0.1),
     ),
     (
         "weighting", "hinge", ["steep", ""],
-        lambda value: methods.fedasync(concurrency=2, steps=1, local_stepsize=0.1, weighting=value),
+        lambda value: methods.fedasync(concurrency=2, weighting=value).local(1, 0.1),
     ),
     ("buffer", 1, NO_COUNT, lambda value: methods.rennala(0.1, batch=value)),
     ("limit", 1, NO_COUNT, lambda value: methods.ringmaster(0.1, limit=value)),
@@ -483,7 +483,7 @@ def test_impossible_hyper_parameter(place: int) -> None:
 @pytest.mark.parametrize(
     ("method", "workers", "iterations", "name"),
     [
-        (methods.over_selection(0.1, goal=5), 4, None, "goal"),
+        (methods.fedavg(0.1, clients=5, ask=7), 4, None, "goal"),
         (methods.async_sgd(0.1), 0, None, "workers"),
         (methods.fedbuff(0.1, concurrency=2, buffer=11), 4, 10, "buffer"),
         (methods.rennala(0.1, batch=11), 4, 10, "buffer"),
@@ -502,15 +502,15 @@ BIASED: dict[str, tuple[Method, str]] = {
     "delay-adaptive": (methods.delay_adaptive(0.1).using(dispatch=Uniform(2)), "smaller step"),
     "dropping": (methods.delay_adaptive(0.1, rule="drop").using(dispatch=Uniform(2)), "dropped"),
     "dividing": (methods.delay_adaptive(0.1, rule="divide").using(dispatch=Uniform(2)), "much smaller step"),
-    "over-selection": (methods.over_selection(0.1, goal=2, ask=3), "discarded"),
-    "over-selection by default": (methods.over_selection(0.1, goal=2), "discarded"),
+    "over-selection": (methods.fedavg(0.1, clients=2, ask=3), "discarded"),
+    "over-selection by default": (methods.fedavg(0.1, clients=2, ask=3), "discarded"),
     "fedbuff": (methods.fedbuff(0.1, **FED), "stale updates get a smaller step"),
-    "fedasync": (methods.fedasync(steps=1, local_stepsize=0.1, **FED), "stale updates"),
-    "fedasync hinge": (methods.fedasync(steps=1, local_stepsize=0.1, weighting="hinge", **FED), "stale updates"),
+    "fedasync": (methods.fedasync(**FED).local(1, 0.1), "stale updates"),
+    "fedasync hinge": (methods.fedasync(weighting="hinge", **FED).local(1, 0.1), "stale updates"),
     "picky": (methods.picky_sgd(0.1, threshold=1.0).using(dispatch=Uniform(2)), "far from the present model"),
-    "adadelay": (methods.adadelay(1.0).using(dispatch=Uniform(2)), "long delay"),
-    "staleness-aware": (methods.staleness_aware(0.1, workers=2).using(dispatch=Uniform(2)), "stale updates"),
-    "mishchenko": (methods.mishchenko(0.1).using(dispatch=Uniform(2)), "long delay"),
+    "adadelay": (methods.adadelay(smoothness=1.0).using(dispatch=Uniform(2)), "long delay"),
+    "staleness-aware": (methods.staleness_aware(0.1).using(dispatch=Uniform(2)), "stale updates"),
+    "mishchenko": (methods.delay_adaptive(0.1, rule="workers").using(dispatch=Uniform(2)), "long delay"),
     "rennala": (methods.rennala(0.1, batch=2).using(dispatch=Uniform(2)), "stale updates are dropped"),
     "ringmaster": (methods.ringmaster(0.1, limit=2).using(dispatch=Uniform(2)), "stale updates are dropped"),
     "mifa that drops": (methods.mifa(0.1).using(step=DropAbove(0.1)), "dropped"),
@@ -518,13 +518,13 @@ BIASED: dict[str, tuple[Method, str]] = {
 FAIR: dict[str, Method] = {
     "federated_async_sgd": methods.federated_async_sgd(0.1, concurrency=2),
     "early": methods.federated_async_sgd(0.1, concurrency=2, early=True),
-    "shuffled": methods.shuffled_async_sgd(0.1, concurrency=2),
+    "shuffled": methods.federated_async_sgd(0.1, concurrency=2, order="shuffled"),
     "minibatch": methods.minibatch_sgd(0.1),
     "mifa": methods.mifa(0.1),
-    "rounds": methods.over_selection(0.1, goal=2, ask=2),
-    "fedasync constant": methods.fedasync(steps=1, local_stepsize=0.1, weighting="constant", **FED),
-    "buffer of equals": Method("mine", Constant(0.1), Batch(), gather=Buffer(2)),
-    "clipped": methods.clipped(methods.federated_async_sgd(0.1, concurrency=2), 1.0),
+    "rounds": methods.fedavg(0.1, clients=2, ask=2),
+    "fedasync constant": methods.fedasync(weighting="constant", **FED).local(1, 0.1),
+    "buffer of equals": Method("mine", Constant(0.1), Batch(), aggregation=Buffer(2)),
+    "clipped": methods.federated_async_sgd(0.1, concurrency=2).clipped(1.0),
 }
 
 
@@ -550,10 +550,10 @@ OTHERS: dict[str, tuple[Method, Method]] = {
     "step": (methods.async_sgd(0.1), methods.delay_adaptive(0.1)),
     "dispatch": (methods.async_sgd(0.1), methods.minibatch_sgd(0.1)),
     "gather": (methods.async_sgd(0.1), methods.mifa(0.1)),
-    "transforms": (methods.async_sgd(0.1), methods.clipped(methods.async_sgd(0.1), 1.0)),
+    "transforms": (methods.async_sgd(0.1), methods.async_sgd(0.1).clipped(1.0)),
     "optimizer": (methods.async_sgd(0.1), methods.async_sgd(0.1).using(optimizer=Momentum())),
     "average": (methods.async_sgd(0.1), methods.async_sgd(0.1).using(average=True)),
-    "work": (methods.async_sgd(0.1), methods.local_sgd(0.1, steps=1, local_stepsize=0.1)),
+    "work": (methods.async_sgd(0.1), methods.async_sgd(0.1).local(1, 0.1)),
     "amsgrad": tuple(methods.async_sgd(0.1).using(optimizer=Adam(amsgrad=flag)) for flag in (False, True)),  # type: ignore[dict-item]
     "adaptive": (methods.dc_asgd(0.1), methods.dc_asgd(0.1, adaptive=True)),
 }

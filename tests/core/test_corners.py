@@ -11,9 +11,9 @@ from asyncsgd.core.server import Server
 @pytest.mark.parametrize(
     "make",
     [
-        lambda number: asgd.async_sgd(number(0.1)).using(optimizer=asgd.momentum(number(0.9))),
-        lambda number: asgd.clipped(asgd.async_sgd(number(0.1)), number(0.7)),
-        lambda number: asgd.dc_asgd(number(0.1), strength=number(0.3)),
+        lambda number: asgd.async_sgd(number(0.1)).using(optimizer=asgd.optimizers.momentum(number(0.9))),
+        lambda number: asgd.async_sgd(number(0.1)).clipped(number(0.7)),
+        lambda number: asgd.methods.dc_asgd(number(0.1), strength=number(0.3)),
     ],
 )
 def test_numpy_scalars_as_parameters_give_the_same_bits(make):
@@ -50,7 +50,7 @@ def test_masked_arrays_are_refused_and_memory_maps_taken(tmp_path):
 
 def test_adadelay_with_coordinates_finds_its_own_c():
     with pytest.raises(BadParameter, match=r"c = 2\.0 has no meaning"):
-        asgd.adadelay(1.0, c=2.0, coordinates=True)
+        asgd.methods.adadelay(smoothness=1.0, c=2.0, coordinates=True)
 
 
 def test_mifa_waits_for_everybody_who_is_there_and_not_for_a_number():

@@ -47,7 +47,7 @@ def moved(method: Method, *, workers: int, versions: int = 1, scale: float = 1.0
 def test_adams_first_move_is_the_stepsize_whatever_the_buffer(size: int, scale: float, amsgrad: bool) -> None:
     method = methods.fedbuff(ETA, buffer=size, **FEDBUFF).using(optimizer=Adam(amsgrad=amsgrad))
     assert moved(method, workers=4, scale=scale) == pytest.approx(ETA, rel=1e-5)
-    rounds = methods.over_selection(ETA, goal=size).using(optimizer=Adam())
+    rounds = methods.fedavg(ETA, clients=size).using(optimizer=Adam())
     assert moved(rounds, workers=13, scale=scale) == pytest.approx(ETA, rel=1e-5)
     rennala = methods.rennala(ETA, batch=size).using(optimizer=Adam())
     assert moved(rennala, workers=4, scale=scale) == pytest.approx(ETA, rel=1e-5)
@@ -63,7 +63,7 @@ def test_adams_first_move_is_the_stepsize_whatever_the_memory(workers: int) -> N
 @pytest.mark.parametrize("size", [1, 4, 10])
 def test_adadelays_own_scale_sees_a_mean(size: int) -> None:
     """x ← x - η d/(L + |d|) at t = 1 without delay; d is the gradient 2, not the sum of K of them."""
-    method = Method("batch", methods.async_sgd(ETA).step, gather=Buffer(size), optimizer=AdaDelayCoordinates(3.0))
+    method = Method("batch", methods.async_sgd(ETA).step, aggregation=Buffer(size), optimizer=AdaDelayCoordinates(3.0))
     server = Server(np.zeros(1), method)
     server.handle(Joined(0))
     for job in range(size):
@@ -80,7 +80,7 @@ def watched(gather: Any) -> tuple[list[tuple[list[float], float]], list[float]]:
     """What the optimizer is given, and the recorded steps, of two workers with the updates and weights above."""
     spy = Spy()
     step = Custom(0.3, lambda arrival: WEIGHTS[arrival.iteration])
-    server = Server(np.zeros(2), Method("watched", step, gather=gather, optimizer=spy))
+    server = Server(np.zeros(2), Method("watched", step, aggregation=gather, optimizer=spy))
     server.handle(Joined([0, 1]))
     steps = []
     for update in UPDATES:
@@ -115,7 +115,7 @@ def test_a_memory_hands_over_the_mean_of_the_last_and_the_weighted_step() -> Non
 def test_noise_is_on_the_sum_and_divided_with_it() -> None:
     """Zero updates: what the optimizer gets has the deviation noise/K."""
     spy = Spy()
-    method = methods.clipped(methods.fedbuff(1.0, buffer=4, **FEDBUFF), 2.0, noise=1.5).using(optimizer=spy)
+    method = methods.fedbuff(1.0, buffer=4, **FEDBUFF).clipped(2.0, noise=1.5).using(optimizer=spy)
     server = Server(np.zeros(4000), method, seed=5)
     server.handle(Joined(0))
     for job in range(8):

@@ -137,7 +137,8 @@ def test_dividing_above_the_concurrency_uses_hardly_anything():
 def test_mishchenko_counts_workers_not_concurrency():
     """n = 4 and τ up to 5 with 6 jobs in flight: η·4/max(4, τ)."""
     server = Server(
-        np.zeros(1), m.mishchenko(1.0).using(dispatch=m.fedasync(concurrency=6, steps=1, local_stepsize=1.0).dispatch)
+        np.zeros(1),
+        m.delay_adaptive(1.0, rule="workers").using(dispatch=m.fedasync(concurrency=6).local(1, 1.0).dispatch),
     )
     log = clocked(server, [1, 1, 1, 9], 200)
     assert max(delays(log)) > 4
@@ -166,7 +167,7 @@ def test_fedbuff_by_hand():
 
 def test_a_round_of_over_selection_always_has_its_goal():
     """Losing jobs may make a round ask again, but never mixes the updates of two rounds."""
-    server = Server(np.zeros(1), m.over_selection(1.0, goal=2, ask=2))
+    server = Server(np.zeros(1), m.fedavg(1.0, clients=2, ask=2))
     server.handle(Joined([0, 1]))
     arrive(server, 0, 1.0)
     [again] = server.handle(Lost(1)).commands  # everybody was asked: one is asked again, at the same point
@@ -184,7 +185,7 @@ def test_over_selection_asks_a_third_more_and_discards_the_slowest():
     """⌈1.3·goal⌉, in floating point as in integers."""
     assert [FirstOf(goal).asked for goal in (1, 3, 10, 20, 100)] == [2, 4, 13, 26, 130]
     assert all(FirstOf(goal).asked == -(-13 * goal // 10) for goal in range(1, 2000))
-    server = Server(np.zeros(1), m.over_selection(1.0, goal=3))
+    server = Server(np.zeros(1), m.fedavg(1.0, clients=3, ask=4))
     assigned = server.handle(Joined(range(10))).commands
     assert len({command.job.worker for command in assigned}) == len(assigned) == 4
     for k in (3, 1):
@@ -238,7 +239,7 @@ def queued(method, jobs):
 
 def test_fedasync_by_hand():
     """The worker's model is 10 each time, computed from 0: x ← (1-α_t) x + 10 α_t, α_t = 0.6/√(1+s), falling."""
-    server = queued(m.fedasync(0.6, concurrency=4, steps=1, local_stepsize=0.1), 4)
+    server = queued(m.fedasync(0.6, concurrency=4).local(1, 0.1), 4)
     x = 0.0
     for s, alpha in enumerate([0.6, 0.6 / math.sqrt(2), 0.6 / math.sqrt(3), 0.3]):
         _, ended = arrive(server, s, 0.0 - 10.0)  # x_start - x_end
@@ -248,14 +249,14 @@ def test_fedasync_by_hand():
 
 
 def test_the_hinge_of_fedasync_at_6_and_7():
-    server = queued(m.fedasync(0.6, concurrency=9, steps=1, local_stepsize=0.1, weighting="hinge"), 9)
+    server = queued(m.fedasync(0.6, concurrency=9, weighting="hinge").local(1, 0.1), 9)
     steps = [arrive(server, s, -1.0)[1].step for s in range(9)]
     assert steps[:7] == [0.6] * 7
     assert steps[7:] == pytest.approx([0.6 / 11, 0.6 / 21], rel=1e-15)
 
 
 def test_constant_weights_of_fedasync_with_alpha_1_take_the_workers_model():
-    server = queued(m.fedasync(1.0, concurrency=3, steps=1, local_stepsize=0.1, weighting="constant"), 3)
+    server = queued(m.fedasync(1.0, concurrency=3, weighting="constant").local(1, 0.1), 3)
     for job, model in enumerate([4.0, -2.0, 8.0]):
         arrive(server, job, 0.0 - model)
         assert server.x[0] == model
@@ -266,7 +267,7 @@ def test_constant_weights_of_fedasync_with_alpha_1_take_the_workers_model():
 
 def test_adadelay_by_hand():
     """L = 2, c = 3; t from 1. Two workers: delays 0, 1, 1."""
-    server = Server(np.zeros(1), m.adadelay(2.0, c=3.0))
+    server = Server(np.zeros(1), m.adadelay(smoothness=2.0, c=3.0))
     server.handle(Joined([0, 1]))
     steps = [arrive(server, job, 1.0)[1].step for job in range(3)]
     assert steps == pytest.approx([1 / (2 + 3 * math.sqrt(k)) for k in (1 + 0, 2 + 1, 3 + 1)], rel=1e-15)
@@ -277,7 +278,7 @@ def test_adadelay_by_hand():
 
 def test_adadelay_per_coordinate_by_hand():
     """L = 1, updates (1, 2) and (3, 0) with delays 0 and 1: c_1² = (1 + 2/3·9)/2, c_2² = (4 + 0)/2."""
-    server = Server(np.zeros(2), m.adadelay(1.0, coordinates=True))
+    server = Server(np.zeros(2), m.adadelay(smoothness=1.0, coordinates=True))
     server.handle(Joined([0, 1]))
     arrive(server, 0, 1.0, 2.0)
     assert server.x == pytest.approx([-1 / (1 + 1), -2 / (1 + 2)])
@@ -303,7 +304,7 @@ def test_dc_asgd_by_hand():
 
 def test_staleness_aware_by_hand():
     """5 workers in 2 splits: c = 2. η = 1; the third and fourth gradient are one version old, the fifth two."""
-    server = Server(np.zeros(1), m.staleness_aware(1.0, workers=5, splits=2))
+    server = Server(np.zeros(1), m.staleness_aware(1.0, splits=2))
     server.handle(Joined(range(5)))
     steps = [arrive(server, job, 1.0)[1].step for job in range(5)]
     assert steps == [0.5, 0.5, 0.5, 0.5, 0.25]
@@ -336,7 +337,7 @@ def test_the_delayed_average_is_the_weighted_mean(weights):
 
 
 def test_adadelays_answer_is_the_mean_of_all_versions_after_the_start():
-    server = Server(np.array([2.0]), m.adadelay(1.0))
+    server = Server(np.array([2.0]), m.adadelay(smoothness=1.0))
     versions = []
 
     def update(point, job):
@@ -380,7 +381,7 @@ def test_mifa_waits_for_everybody():
 def test_noise_has_the_stated_size():
     """Zero updates, K = 4, z = 1.5, G = 2: each flush moves every coordinate by η/K · N(0, (zG)²)."""
     dim, flushes, eta = 400, 100, 0.5
-    server = Server(np.zeros(dim), m.fedbuff(eta, concurrency=4, buffer=4, clip=2.0, noise=1.5), seed=9)
+    server = Server(np.zeros(dim), m.fedbuff(eta, concurrency=4, buffer=4).clipped(2.0, noise=1.5), seed=9)
     server.handle(Joined([0]))
     points = [server.x.copy()]
     for job in range(4 * flushes):

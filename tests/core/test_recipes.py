@@ -68,7 +68,7 @@ def test_recipes_remain_what_they_were() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'stepsize'"):
         asgd.async_sgd()  # type: ignore[call-arg]
     with pytest.raises(asgd.errors.BadParameter, match=r"adadelay.*lambda stepsize"):
-        asgd.sweep(asgd.tasks.quadratic(workers=1), asgd.adadelay, asgd.durations.fixed([1.0]), stepsizes=[0.1])
+        asgd.sweep(asgd.tasks.quadratic(workers=1), asgd.methods.adadelay, asgd.durations.fixed([1.0]), stepsizes=[0.1])
 
 
 def decaying(t: int) -> float:

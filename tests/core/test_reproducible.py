@@ -16,9 +16,9 @@ from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.core.steps import Constant
-from asyncsgd.methods import clipped, fedbuff
+from asyncsgd.methods import fedbuff
 
-DISPATCH: dict[str, Dispatch] = {"uniform": Uniform(3), "shuffled": Shuffled(3), "first_of": FirstOf(goal=2, ask=3)}
+DISPATCH: dict[str, Dispatch] = {"uniform": Uniform(3), "shuffled": Shuffled(3), "first_of": FirstOf(clients=2, ask=3)}
 
 # The first 20 jobs of seed 0 with workers 0..4. A change here breaks every saved run: raise the version of the trace
 # format and say so in the changelog, or undo it.
@@ -78,7 +78,7 @@ def test_every_worker_gets_its_share() -> None:
     shuffled = np.array(workers(Shuffled(3), seed=4, jobs=5000)).reshape(-1, 5)
     assert (np.sort(shuffled, axis=1) == np.arange(5)).all(), "every block of five jobs holds every worker once"
     assert len({tuple(block) for block in shuffled.tolist()}) == 120, "and every order occurs"
-    rounds = np.array(workers(FirstOf(goal=2, ask=3), seed=4, jobs=4998)).reshape(-1, 3)
+    rounds = np.array(workers(FirstOf(clients=2, ask=3), seed=4, jobs=4998)).reshape(-1, 3)
     assert all(len(set(asked)) == 3 for asked in rounds.tolist()), "nobody is asked twice in a round"
     assert np.abs(np.bincount(rounds.ravel()) - 4998 / 5).max() < 5 * 28.3
 
@@ -131,7 +131,7 @@ def test_hash_seed_does_not_matter() -> None:
 
 
 def noisy_run() -> bytes:
-    method = clipped(fedbuff(0.1, concurrency=4, buffer=2), 1.0, noise=0.5)
+    method = fedbuff(0.1, concurrency=4, buffer=2).clipped(1.0, noise=0.5)
     assert isinstance(method.gather, Buffer)
     assert method.gather.noise
     server = Server(np.zeros(3), method, seed=11)

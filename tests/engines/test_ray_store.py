@@ -66,7 +66,7 @@ def test_a_version_without_jobs_is_kept_until_there_is_a_newer_one() -> None:
 def test_one_object_per_version_of_a_run_with_a_buffer() -> None:
     """The server's own commands: both workers are done at once, and begin again at the model that has not changed."""
     here = office(workers=2)
-    server = Server(np.zeros(N), asgd.fedbuff(0.1, buffer=6, concurrency=2, steps=1, local_stepsize=0.1), 0)
+    server = Server(np.zeros(N), asgd.fedbuff(0.1, buffer=6, concurrency=2).local(1, 0.1), 0)
     events: list[Any] = [Joined((0, 1))]
     versions = set()
     for _ in range(20):

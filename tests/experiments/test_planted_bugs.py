@@ -130,7 +130,7 @@ def test_claim_4_the_server_holds_back_more_gradients_than_it_counts(planted, mo
     monkeypatch.setattr(scaling, "EPSILON", 0.05)
     needs = []
     for n in (2, 4, 8):
-        bug = planted(scaling.RULES, "constant", lambda step, n=n: ASYNC(step).using(gather=Buffer(n * n)))
+        bug = planted(scaling.RULES, "constant", lambda step, n=n: ASYNC(step).using(aggregation=Buffer(n * n)))
         needs.append(scaling.need("constant", durations.fixed(1.0, workers=n), "τ_C", 4000, 1000, points=25))
     slopes = PROMISED | {("τ_C", "constant"): scaling.exponents(needs)["constant"]}
     verdict, why = claim04_theorems.judge([], slopes, 0.5)

@@ -29,7 +29,7 @@ from asyncsgd.run.configuration import journal
 from asyncsgd.run.summary import as_text
 from asyncsgd.watch import Watcher
 
-PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 GUARD = 60.0
 
 

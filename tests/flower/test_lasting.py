@@ -74,7 +74,7 @@ def test_a_run_that_lost_a_part_is_refused_and_left_as_it_is(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("method", [asgd.mifa(0.3), asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)])
+@pytest.mark.parametrize("method", [asgd.mifa(0.3), asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)])
 def test_a_finished_run_is_returned_as_it_is(tmp_path: Path, method: Any) -> None:
     options: dict[str, Any] = {"iterations": 20, "directory": tmp_path, "evaluate": error, "resume": True, **QUIET}
     first = serve(clients(1.0, 2.0), ARRAYS, method, evaluate_clients=True, **options)
@@ -162,7 +162,7 @@ def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
 
 
 def test_the_servers_side_can_be_replayed_if_updates_are_kept(tmp_path: Path) -> None:
-    method = asgd.fedbuff(1.0, concurrency=4, buffer=3, clip=2.0, noise=0.5)
+    method = asgd.fedbuff(1.0, concurrency=4, buffer=3).clipped(2.0, noise=0.5)
     here = tmp_path / "here"
     run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, directory=here, keep_updates=True, **QUIET)
     again = asgd.replay(here)
@@ -199,7 +199,7 @@ def test_nothing_of_the_users_function_is_pickled(tmp_path: Path) -> None:
 
 def test_epsilon_is_reported_with_every_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
-    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+    method = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
     options: dict[str, Any] = {"every": 10, "directory": tmp_path, "delta": 1e-6, "resume": True, **QUIET}
     run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, **options)
     spent = run.metrics["epsilon"]
@@ -220,7 +220,7 @@ def _times(order: list[int], worker: int) -> list[int]:
     return [order[start : start + 2].count(worker) for start in range(0, len(order) - 1, 2)]
 
 
-PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 
 
 def seeds_of(directory: Path) -> list[int]:
@@ -233,7 +233,7 @@ def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
         serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=4, directory=tmp_path / name, seed=3, **QUIET)
     [one], [two] = seeds_of(tmp_path / "one"), seeds_of(tmp_path / "two")
     assert one != two
-    page = asgd.report.write(tmp_path / "one", tmp_path / "page.html").read_text("utf-8")
+    page = asgd.report(tmp_path / "one", tmp_path / "page.html").read_text("utf-8")
     for text in (page, *((tmp_path / "one" / name).read_text() for name in ("run.json", "journal.jsonl"))):
         assert str(one) not in text
     assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
@@ -257,7 +257,7 @@ def crash(directory: Path, iterations: int) -> None:
 
 def test_after_a_crash_noise_is_new_and_what_was_lost_is_counted(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
-    method = asgd.fedbuff(1.0, concurrency=1, buffer=1, clip=1.0, noise=4.0)
+    method = asgd.fedbuff(1.0, concurrency=1, buffer=1).clipped(1.0, noise=4.0)
     still = FakeGrid([towards(0.0, rate=0.0)])  # updates of 0: the model is the sum of the noise
     options: dict[str, Any] = {"every": 100, "checkpoint_every": 1, "keep": 100, "directory": tmp_path, **ALONE}
     first = serve(still, ARRAYS, method, iterations=6, keep_updates=True, **options)

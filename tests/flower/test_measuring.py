@@ -52,7 +52,7 @@ def test_evaluation_on_the_server_and_on_clients(tmp_path: Path) -> None:
     shown = [note for note in ear.notes if note.startswith("clients, model of iteration 40: loss ")]
     assert len(shown) == 1
     assert any(note.startswith("clients, training: loss ") for note in ear.notes)
-    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
+    page = asgd.report(tmp_path, tmp_path / "page.html").read_text("utf-8")
     assert '"loss (clients, while training)"' in page
     assert '"loss (clients, evaluating)"' in page
 
@@ -104,7 +104,7 @@ def test_names_that_clients_invent_do_not_break_the_page(tmp_path: Path) -> None
         return reply(record(**{name: array.numpy() for name, array in message.content["arrays"].items()}), {EVIL: 1.0})
 
     serve(FakeGrid([inventive] * 2), ARRAYS, asgd.async_sgd(0.2), iterations=4, directory=tmp_path, **QUIET)
-    page = asgd.report.write(tmp_path, tmp_path / "page.html").read_text("utf-8")
+    page = asgd.report(tmp_path, tmp_path / "page.html").read_text("utf-8")
     assert EVIL not in page
     assert "alert(1)" in page
 
@@ -139,7 +139,7 @@ def test_evaluation_may_say_nothing_at_times(private: bool, tmp_path: Path) -> N
         return {"loss": 1.0} if iteration in (4, 8) else None
 
     asked: list[int] = []
-    method = asgd.fedbuff(0.5, concurrency=2, buffer=2, clip=1.0, noise=4.0) if private else asgd.async_sgd(0.1)
+    method = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0) if private else asgd.async_sgd(0.1)
     options: dict[str, Any] = {"iterations": 10, "every": 2, **QUIET}
     run = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=sometimes, until="loss <= 0", **options)
     assert asked == [0, 2, 4, 6, 8, 10]
@@ -147,7 +147,7 @@ def test_evaluation_may_say_nothing_at_times(private: bool, tmp_path: Path) -> N
     assert list(run.metrics) == ["iteration", "time", "loss", *(["epsilon"] if private else [])]
     never = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=lambda t, a: None, directory=tmp_path / "run", **options)
     assert never.trace.iterations == 10
-    assert "run" in asgd.report.write(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
+    assert "run" in asgd.report(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
 
 
 def test_metrics_must_keep_their_names() -> None:

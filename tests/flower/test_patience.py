@@ -55,7 +55,9 @@ def test_a_client_ten_times_slower_gives_its_third(world: World, concurrency: in
 
 
 def test_in_shuffled_order_shares_are_equal_but_for_jobs_that_wait(world: World) -> None:
-    run = served(world, asgd.shuffled_async_sgd(0.1, concurrency=6), [steady(1), steady(1), steady(10)])
+    run = served(
+        world, asgd.federated_async_sgd(0.1, concurrency=6, order="shuffled"), [steady(1), steady(1), steady(10)]
+    )
     assert (abs(600 * shares(run) - 200) <= 6).all(), shares(run)
 
 
@@ -74,7 +76,7 @@ COSTS = {
         dispatch=bounded(Uniform(6), 3)
     ),
     "delay-adaptive, all clients busy": asgd.delay_adaptive(0.001),
-    "rounds of all three": asgd.over_selection(0.001, goal=3, ask=3),
+    "rounds of all three": asgd.fedavg(0.001, clients=3, ask=3),
 }
 
 

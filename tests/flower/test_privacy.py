@@ -32,7 +32,7 @@ def squares(order: list[int], size: int) -> dict[int, int]:
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 5), st.integers(0, 40))
 def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: int, stop: int) -> None:
-    base = asgd.fedbuff(1.0, concurrency=4, buffer=size, clip=1.0, noise=1.0)
+    base = asgd.fedbuff(1.0, concurrency=4, buffer=size).clipped(1.0, noise=1.0)
     method, accountant = watched(base, 1e-5)
     assert accountant is not None
     server = asgd.Server(np.zeros(2), method)
@@ -72,12 +72,12 @@ def test_a_known_number() -> None:
 
 
 def test_without_noise_nothing_is_counted() -> None:
-    method = asgd.fedbuff(1.0, concurrency=4, clip=1.0)
+    method = asgd.fedbuff(1.0, concurrency=4).clipped(1.0)
     assert watched(method, 1e-5) == (method, None)
 
 
 def test_what_cannot_be_accounted_is_refused() -> None:
-    private = asgd.clipped(asgd.async_sgd(0.1), clip=1.0, noise=1.0)
+    private = asgd.async_sgd(0.1).clipped(1.0, noise=1.0)
     with pytest.raises(BadParameter, match="Compensate' changes updates after they are clipped"):
         watched(private.using(transforms=(*private.transforms, Compensate())), 1e-5)
     with pytest.raises(BadParameter, match=r"delta = 1\.0 protects nothing"):
@@ -86,7 +86,7 @@ def test_what_cannot_be_accounted_is_refused() -> None:
 
 def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:
     """Those that a crash takes back count too, and a line that it tore does not."""
-    method, accountant = watched(asgd.fedbuff(1.0, concurrency=2, buffer=1, clip=1.0, noise=1.0), 1e-5)
+    method, accountant = watched(asgd.fedbuff(1.0, concurrency=2, buffer=1).clipped(1.0, noise=1.0), 1e-5)
     assert accountant is not None
     accountant.book.open(tmp_path, begun=False)
     server = asgd.Server(np.zeros(2), method)

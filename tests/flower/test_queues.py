@@ -59,7 +59,7 @@ def test_there_is_no_bound_unless_one_is_given() -> None:
     assert bounded(Uniform(9), None) == bounded(Uniform(9), 9) == Uniform(9)
     assert bounded(Uniform(9), 5) == BoundedUniform(concurrency=9, queue=5)
     assert bounded(Shuffled(9), 3) == BoundedShuffled(concurrency=9, queue=3)
-    rounds = asgd.over_selection(1.0, goal=2).dispatch
+    rounds = asgd.fedavg(1.0, clients=2, ask=3).dispatch
     assert bounded(rounds, 3) is rounds
     with pytest.raises(BadParameter, match="queue = 0 must be an integer of at least 1"):
         BoundedUniform(concurrency=2, queue=0)

@@ -24,12 +24,12 @@ METHODS = {
     "Algorithm 2": asgd.federated_async_sgd(0.3, concurrency=4),
     "delay-adaptive": asgd.delay_adaptive(0.3),
     "FedBuff": asgd.fedbuff(1.0, concurrency=4, buffer=3),
-    "FedAsync": asgd.fedasync(0.6, concurrency=3, steps=1, local_stepsize=1.0),
-    "over-selection": asgd.over_selection(1.0, goal=2, ask=3),
-    "rounds": asgd.over_selection(1.0, goal=3, ask=3),
+    "FedAsync": asgd.fedasync(0.6, concurrency=3).local(1, 1.0),
+    "over-selection": asgd.fedavg(1.0, clients=2, ask=3),
+    "rounds": asgd.fedavg(1.0, clients=3, ask=3),
     "mini-batch": asgd.minibatch_sgd(0.3),
-    "clipped": asgd.clipped(asgd.async_sgd(0.3), clip=1.0),
-    "momentum": asgd.async_sgd(0.1).using(optimizer=asgd.momentum(0.5)),
+    "clipped": asgd.async_sgd(0.3).clipped(1.0),
+    "momentum": asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.momentum(0.5)),
     "MIFA": asgd.mifa(0.3),
 }
 
@@ -48,9 +48,7 @@ def test_any_method_trains(name: str, tmp_path: Path) -> None:
 
 def test_rounds_are_federated_averaging() -> None:
     """Straight from the formula: the mean of what clients return, with equal weights."""
-    run = serve(
-        clients(1.0, 2.0, 6.0), ARRAYS, asgd.over_selection(1.0, goal=3, ask=3), iterations=12, every=100, **QUIET
-    )
+    run = serve(clients(1.0, 2.0, 6.0), ARRAYS, asgd.fedavg(1.0, clients=3, ask=3), iterations=12, every=100, **QUIET)
     w = 0.0
     for _ in range(4):
         w = np.mean([w + 0.5 * (target - w) for target in (1.0, 2.0, 6.0)])
@@ -124,7 +122,7 @@ def test_clients_may_send_updates() -> None:
         ({"listeners": ["ear"]}, "listeners = 'ear' cannot listen; pass an object of a class derived"),
         ({"listeners": "ear"}, "listeners = 'ear' is not a list"),
         ({"clients": Clients(queue=2)}, "queue = 2 has no meaning with async_sgd"),
-        ({"method": asgd.over_selection(1.0, goal=5), "clients": Clients(minimum=2)}, "can never be reached by 2"),
+        ({"method": asgd.fedavg(1.0, clients=5, ask=7), "clients": Clients(minimum=2)}, "can never be reached by 2"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
@@ -163,7 +161,7 @@ def test_local_steps_of_the_method_are_the_clients_own_business() -> None:
     run = serve(
         clients(1.0, 2.0),
         ARRAYS,
-        asgd.local_sgd(0.3, steps=5, local_stepsize=0.1),
+        asgd.async_sgd(0.3).local(5, 0.1),
         iterations=5,
         **QUIET,
     )

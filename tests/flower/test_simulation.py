@@ -142,7 +142,7 @@ def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation
     evaluated = [row for row in journal if row.get("kind") == "evaluate"]
     assert evaluated[0]["metrics"].keys() == {"loss", "accuracy"}
     page = tmp_path / "page.html"
-    asgd.report.write(directory, page)
+    asgd.report(directory, page)
     assert "train_loss" in page.read_text("utf-8")
 
 

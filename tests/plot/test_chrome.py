@@ -44,7 +44,7 @@ METHODS = {
     "plain": asgd.async_sgd(0.05),
     "queues": asgd.federated_async_sgd(0.05, concurrency=7),
     "buffer": asgd.fedbuff(0.1, concurrency=5, buffer=3),
-    "cancelled": asgd.over_selection(0.1, goal=2, ask=3),
+    "cancelled": asgd.fedavg(0.1, clients=2, ask=3),
 }
 
 

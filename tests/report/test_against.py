@@ -125,7 +125,7 @@ def test_a_step_that_no_theorem_covers():
 def test_bounds_need_the_constants_and_a_method_they_speak_of(given):
     method = asgd.async_sgd(0.004)
     if given:
-        method = method.using(optimizer=asgd.momentum())
+        method = method.using(optimizer=asgd.optimizers.momentum())
     assert "mean ‖∇f‖²" not in look(method, given=given)[2]
 
 

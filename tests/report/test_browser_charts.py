@@ -129,7 +129,7 @@ def test_the_four_delays_are_levels_whose_names_do_not_touch(browser, tmp_path, 
     delays = trace.delays
     wanted = [delays.average, delays.maximum, delays.concurrency, delays.mean_concurrency]
     assert len({f"{value:.4g}" for value in wanted}) == 4
-    browser.open(asgd.report.write(trace, tmp_path / "page.html"), width=width)
+    browser.open(asgd.report(trace, tmp_path / "page.html"), width=width)
     if log:
         browser.evaluate(f"{OVER}.element.querySelector('button.small').click()")
     shown = browser.evaluate(f"[...{OVER}.svg.querySelectorAll('text.mark')].map((text) => text.textContent)")

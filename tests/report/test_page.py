@@ -152,7 +152,7 @@ def test_a_trace_alone_has_a_page():
 
 def test_targets_are_drawn(task):
     speeds = asgd.durations.fixed([1.0, 1.0, 2.0, 9.0])
-    both = asgd.compare([asgd.async_sgd(0.05)], asgd.tasks.quadratic(workers=4), speeds, iterations=900, target=1e-4)
+    both = asgd.compare(asgd.tasks.quadratic(workers=4), [asgd.async_sgd(0.05)], speeds, iterations=900, target=1e-4)
     found = {metric["name"]: metric["target"] for metric in data_of(page_of(both))["metrics"]}
     assert found == {"loss": None, "gradient_norm": 1e-4, "distance": None}
 
@@ -200,10 +200,10 @@ def test_run_comparison_and_function_write_the_same(runs, task, tmp_path):
     run = runs["async_sgd"]
     one, two = run.report(tmp_path / "one.html", task=task), tmp_path / "deep" / "two.html"
     assert one == tmp_path / "one.html"
-    assert asgd.report.write(run, two, task=task) == two
+    assert asgd.report(run, two, task=task) == two
     assert one.read_text("utf-8") == two.read_text("utf-8")
     both = asgd.compare(
-        [asgd.async_sgd(0.05), asgd.minibatch_sgd(0.05)], task, asgd.durations.fixed([1, 1, 2, 9]), iterations=100
+        task, [asgd.async_sgd(0.05), asgd.minibatch_sgd(0.05)], asgd.durations.fixed([1, 1, 2, 9]), iterations=100
     )
     text = both.report(tmp_path / "both.html", title="Both").read_text("utf-8")
     assert "<h1>Both</h1>" in text
@@ -218,7 +218,7 @@ def test_runs_of_one_name_are_told_apart(runs):
 @pytest.mark.parametrize(("given", "says"), [([], "is empty"), (3, "is a int"), ({}, "is empty")])
 def test_what_is_no_run_is_refused(given, says, tmp_path):
     with pytest.raises(BadParameter, match=says):
-        asgd.report.write(given, tmp_path / "page.html")
+        asgd.report(given, tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
 
 

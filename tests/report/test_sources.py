@@ -86,7 +86,7 @@ def test_nothing_is_unpickled(directory):
             return os.mkdir, (str(directory / "sprung"),)
 
     (directory / "job.pkl").write_bytes(pickle.dumps(Trap()))
-    asgd.report.write(directory, directory / "report.html")
+    asgd.report(directory, directory / "report.html")
     assert not (directory / "sprung").exists()
 
 
@@ -96,7 +96,7 @@ def test_one_that_goes_on(directory):
     with (directory / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert state(directory).words == f"running at iteration {ITERATIONS} of {ITERATIONS}"
-        asgd.report.write(directory, directory / "report.html")
+        asgd.report(directory, directory / "report.html")
     assert state(directory).words.startswith("crashed at iteration")
 
 
@@ -145,7 +145,7 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
     )
     assert subject.state.kind == "bad"
     assert any(fact.startswith("delays: ") for fact in subject.diagnosis.facts)
-    page = asgd.report.write(directory, directory / "report.html").read_text("utf-8")
+    page = asgd.report(directory, directory / "report.html").read_text("utf-8")
     assert data_of(page)["runs"][0]["jobs"]["count"] == len(subject.trace)
 
 
@@ -178,7 +178,7 @@ def test_one_that_stopped_and_one_that_diverged(directory):
 def test_faults_stand_beside_their_workers(directory):
     path = directory / "journal.jsonl"
     rewrite(path, [*lines(path), *({"event": "died", "worker": 1, "seconds": 1.0, "iteration": 9} for _ in range(2))])
-    text = asgd.report.write(directory, directory / "report.html").read_text("utf-8")
+    text = asgd.report(directory, directory / "report.html").read_text("utf-8")
     assert "<td>died 2×</td>" in text
     forget(directory, "diagnosed")
     (subject,) = gather(directory)

@@ -97,7 +97,7 @@ crews: list[KillingCrew] = []
         (asgd.async_sgd(0.02), WritingBowl(2_000, np.float32), 3000),
         (asgd.federated_async_sgd(0.02, concurrency=12, early=True), Bowl(200), 800),
         (asgd.ringmaster(0.02, limit=3, stops=True), WritingBowl(200), 800),
-        (asgd.over_selection(0.05, goal=2, ask=4), Bowl(200, np.float32), 800),
+        (asgd.fedavg(0.05, clients=2, ask=4), Bowl(200, np.float32), 800),
         (asgd.minibatch_sgd(0.02), Bowl(200), 400),
     ],
     ids=lambda value: getattr(value, "name", None) or (value if isinstance(value, int) else type(value).__name__),

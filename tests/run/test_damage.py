@@ -273,7 +273,7 @@ def limited(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2, clip=1.0, noise=0.1)
+NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2).clipped(1.0, noise=0.1)
 
 
 @pytest.mark.parametrize("method", [asgd.async_sgd(0.05), NOISY], ids=lambda method: method.name)

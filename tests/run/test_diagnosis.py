@@ -49,11 +49,11 @@ def test_the_safe_step_is_that_of_the_theorem():
 
 def test_buffers_and_momentum_are_reduced_to_plain_steps():
     plain = look(asgd.async_sgd(0.05), noise=0.1)
-    moving = look(asgd.async_sgd(0.005).using(optimizer=asgd.momentum(0.9)), noise=0.1)
+    moving = look(asgd.async_sgd(0.005).using(optimizer=asgd.optimizers.momentum(0.9)), noise=0.1)
     assert moving.safe_step == pytest.approx(0.1 * plain.safe_step, rel=0.01)
-    buffered = look(asgd.async_sgd(0.05).using(gather=Buffer(3)), noise=0.1)
+    buffered = look(asgd.async_sgd(0.05).using(aggregation=Buffer(3)), noise=0.1)
     assert buffered.safe_step == pytest.approx(3 / (2 * buffered.smoothness * np.sqrt(6 * 5)))
-    rounds = look(asgd.over_selection(0.05, goal=4, ask=4), noise=0.1)
+    rounds = look(asgd.fedavg(0.05, clients=4, ask=4), noise=0.1)
     assert rounds.safe_step == pytest.approx(4 / (2 * rounds.smoothness * np.sqrt(4 * 3)))
     assert "momentum is counted as a step of η/(1 - β), which no theorem here covers" in moving.conditions
     assert (plain.conditions, buffered.conditions) == ((), ())
@@ -62,9 +62,9 @@ def test_buffers_and_momentum_are_reduced_to_plain_steps():
 @pytest.mark.parametrize(("durations", "size"), [((1.0,), 100), ((1.0,) * 4, 40), ((1.0, 1.0, 1.0, 20.0), 40)])
 def test_the_safe_step_of_a_buffer_is_safe(durations, size):
     """What waits in a buffer makes gradients later; without counting that, a step was called safe at 50/L."""
-    seen = look(asgd.async_sgd(1e-6).using(gather=Buffer(size)), durations)
+    seen = look(asgd.async_sgd(1e-6).using(aggregation=Buffer(size)), durations)
     problem = asgd.tasks.quadratic(dim=8, workers=len(durations))
-    method = asgd.async_sgd(seen.safe_step).using(gather=Buffer(size))
+    method = asgd.async_sgd(seen.safe_step).using(aggregation=Buffer(size))
     run = asgd.simulate(problem, method, asgd.durations.fixed(durations), iterations=8000, every=8000)
     assert run.diverged is None
     assert run.metrics["loss"][-1] < 1e-6 * run.metrics["loss"][0]
@@ -92,7 +92,9 @@ def test_a_threshold_above_the_concurrency_lowers_the_safe_step_and_says_so():
 @pytest.mark.parametrize("size", [1, 5])
 def test_the_condition_of_a_threshold_is_the_safe_step(size, beta):
     """What waits in a buffer is late, and a step of the model is the mean of its updates."""
-    method = asgd.delay_adaptive(0.01, rule="drop").using(gather=Buffer(size), optimizer=asgd.momentum(beta))
+    method = asgd.delay_adaptive(0.01, rule="drop").using(
+        aggregation=Buffer(size), optimizer=asgd.optimizers.momentum(beta)
+    )
     seen = look(method, (1.0, 1.0, 1.0, 20.0))
     [asked] = [condition for condition in seen.conditions if "Theorem 2 asks" in condition]
     left, right = asked.partition("Theorem 2 asks ")[2].split(" <= ")
@@ -105,9 +107,9 @@ def test_the_condition_of_a_threshold_is_the_safe_step(size, beta):
 
 def test_what_the_theorems_do_not_speak_about_is_said():
     for method, why in (
-        (asgd.async_sgd(0.01).using(optimizer=asgd.adam()), "Adam chooses its own scale"),
+        (asgd.async_sgd(0.01).using(optimizer=asgd.optimizers.adamw()), "Adam chooses its own scale"),
         (asgd.async_sgd(0.01).using(transforms=(Clip(1.0),)), "Clip changes the updates"),
-        (asgd.staleness_aware(0.01, workers=4), "no theorem is about DivideByStaleness"),
+        (asgd.methods.staleness_aware(0.01), "no theorem is about DivideByStaleness"),
     ):
         seen = look(method)
         assert f"the step cannot be judged: {why}" in seen.facts

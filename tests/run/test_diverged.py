@@ -75,7 +75,7 @@ def test_a_diverged_run_leaves_something_to_save(tmp_path: Path) -> None:
         asgd.async_sgd(5.0),
         asgd.mifa(9.0),
         asgd.ringmaster(5.0, limit=50, stops=True),
-        asgd.picky_sgd(5.0, threshold=1e300),
+        asgd.methods.picky_sgd(5.0, threshold=1e300),
     ],
     ids=lambda method: method.name,
 )

@@ -25,8 +25,8 @@ class NoEngine(Inline):
 METHODS = {
     "async_sgd": asgd.async_sgd(0.05),
     "fedbuff": asgd.fedbuff(0.5, concurrency=4, buffer=7),
-    "average": asgd.adadelay(1.0),
-    "noise": asgd.fedbuff(0.5, concurrency=4, buffer=5, clip=1.0, noise=0.1),
+    "average": asgd.methods.adadelay(smoothness=1.0),
+    "noise": asgd.fedbuff(0.5, concurrency=4, buffer=5).clipped(1.0, noise=0.1),
 }
 
 

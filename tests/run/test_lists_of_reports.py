@@ -31,7 +31,7 @@ def test_cancelled_by_the_report_before_its_own(tmp_path: Path, fault: Fault) ->
         run = train(
             tmp_path / "run",
             task=task,
-            method=asgd.over_selection(0.05, goal=1, ask=2),
+            method=asgd.fedavg(0.05, clients=1, ask=2),
             engine=Watched.of(Inline(2)),
             max_failures=10**9,
         )

@@ -114,7 +114,7 @@ def test_local_steps_of_a_torch_task_train_and_replay(tmp_path: Path) -> None:
     options = words({**NEEDED["fedasync"], "stepsize": 0.5, "proximal": 0.1, "weighting": "hinge"})
     row = train(tmp_path / "run", "--method", "fedasync", *options, task="network")
     assert row["iterations"] == 20
-    method = asgd.fedasync(0.5, concurrency=2, steps=3, local_stepsize=0.05, weighting="hinge", proximal=0.1)
+    method = asgd.fedasync(0.5, concurrency=2, weighting="hinge").local(3, 0.05, proximal=0.1)
     assert unpackage(tmp_path / "run")[1] == method
     assert asgd.replay(tmp_path / "run").model_compared
 
@@ -124,8 +124,10 @@ def test_every_part_has_its_option(tmp_path: Path) -> None:
     parts = {"stepsize": 0.05, "clip": 1.0, "noise": 0.1, "momentum": 0.5, "local_steps": 2, "local_stepsize": 0.1}
     train(tmp_path / "run", *words({**parts, "scaled": "true"}))
     _, method = unpackage(tmp_path / "run")
-    local = asgd.delay_adaptive(0.05).using(optimizer=asgd.momentum(0.5), work=LocalSteps(2, 0.1, scaled=True))
-    assert method == asgd.clipped(local, 1.0, 0.1)
+    local = asgd.delay_adaptive(0.05).using(
+        optimizer=asgd.optimizers.momentum(0.5), work=LocalSteps(2, 0.1, scaled=True)
+    )
+    assert method == local.clipped(1.0, noise=0.1)
     described = config.parse(
         {
             "task": {"kind": "quadratic", "workers": 2},
@@ -150,7 +152,7 @@ def test_an_optimizer_by_name() -> None:
     assert made(optimizer="momentum").optimizer == Momentum(0.9)
     assert made("optimizer.nesterov=true", momentum=0.5).optimizer == Momentum(0.5, nesterov=True)
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'asyncsgd[torch]'")
-    assert made("optimizer.weight_decay=0.1", optimizer="AdamW").optimizer == asgd.torch_optimizer(
+    assert made("optimizer.weight_decay=0.1", optimizer="AdamW").optimizer == asgd.optimizers.torch(
         "AdamW", weight_decay=0.1
     )
 
@@ -290,7 +292,7 @@ def test_a_method_that_is_made_already_can_be_changed(tmp_path: Path, monkeypatc
     (tmp_path / "mine_made.py").write_text("import asyncsgd as asgd\nmethod = asgd.mifa(0.1)\n", "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert named_method("mine_made:method", {}) == asgd.mifa(0.1)
-    assert named_method("mine_made:method", {"stepsize": 0.2, "clip": 1.0}) == asgd.clipped(asgd.mifa(0.2), 1.0)
+    assert named_method("mine_made:method", {"stepsize": 0.2, "clip": 1.0}) == asgd.mifa(0.2).clipped(1.0)
     with pytest.raises(BadParameter, match="--concurrency = 3 is not an option of mifa"):
         named_method("mine_made:method", {"concurrency": 3})
 

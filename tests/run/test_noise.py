@@ -16,7 +16,7 @@ from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint
 from asyncsgd.testing.bench import Bowl
 
-NOISY = asgd.fedbuff(1.0, concurrency=2, buffer=2, clip=1.0, noise=4.0)
+NOISY = asgd.fedbuff(1.0, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 
 
 class Still(Bowl):
@@ -57,12 +57,12 @@ def test_the_seed_of_the_noise_is_not_the_runs_and_for_the_owner_alone(tmp_path:
 
 
 def test_without_noise_nothing_is_secret(tmp_path: Path) -> None:
-    train(tmp_path / "run", iterations=10, method=asgd.clipped(asgd.async_sgd(0.05), clip=1.0))
+    train(tmp_path / "run", iterations=10, method=asgd.async_sgd(0.05).clipped(1.0))
     assert not (tmp_path / "run" / "noise.jsonl").exists()
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) != 0o700
 
 
-@pytest.mark.parametrize("method", [NOISY, asgd.clipped(asgd.async_sgd(0.05), clip=1.0, noise=0.5)])
+@pytest.mark.parametrize("method", [NOISY, asgd.async_sgd(0.05).clipped(1.0, noise=0.5)])
 def test_resumed_runs_are_replayed_bit_for_bit(tmp_path: Path, method: Any) -> None:
     for iterations in (20, 33, 50):
         sound(train(tmp_path, iterations=iterations, method=method, resume=True), iterations)

@@ -139,7 +139,7 @@ def torch_method() -> Method:
             fuse("torch optimizer")
 
     Rude.__module__ = "torch.optim.sgd"
-    return asgd.async_sgd(0.05).using(optimizer=asgd.torch_optimizer(Rude, momentum=0.5))
+    return asgd.async_sgd(0.05).using(optimizer=asgd.optimizers.torch(Rude, momentum=0.5))
 
 
 UPDATING = ("transform", "transform that rejects", "gather", "share", "optimizer", "torch optimizer")

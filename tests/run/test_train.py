@@ -95,7 +95,7 @@ def test_a_target_that_is_not_measured() -> None:
         ({"checkpoint_every": 0}, "checkpoint_every = 0"),
         ({"checkpoint_seconds": 0}, "checkpoint_seconds = 0"),
         ({"seed": 1.5}, "seed = 1.5"),
-        ({"method": asgd.over_selection(0.1, goal=5)}, "goal = 5 can never be reached by 2 workers"),
+        ({"method": asgd.fedavg(0.1, clients=5, ask=7)}, "goal = 5 can never be reached by 2 workers"),
     ],
 )
 def test_wrong_parameters(tmp_path: Path, options: dict[str, Any], words: str) -> None:
@@ -135,7 +135,7 @@ def test_methods_with_memories_go_on(tmp_path: Path) -> None:
     methods = {
         "fedbuff": asgd.fedbuff(0.5, concurrency=4, buffer=7),
         "mifa": asgd.mifa(0.05),
-        "adam": asgd.async_sgd(0.01).using(optimizer=asgd.methods.adam()),
+        "adam": asgd.async_sgd(0.01).using(optimizer=asgd.optimizers.adamw()),
         "early": asgd.federated_async_sgd(0.05, concurrency=5, early=True),
     }
     for name, method in methods.items():

@@ -81,7 +81,7 @@ def test_all_stopped_is_an_error_and_no_hang():
 
 def test_a_cancelled_job_frees_its_worker():
     durations = du.fixed([1.0, 100.0]).with_communication(down=0.25)
-    trace, _ = run(durations, methods.over_selection(0.1, goal=1, ask=2), 3)
+    trace, _ = run(durations, methods.fedavg(0.1, clients=1, ask=2), 3)
     assert trace.time.tolist() == [1.25, 2.5, 3.75]
     assert trace.worker.tolist() == [0, 0, 0]
 

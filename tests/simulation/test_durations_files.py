@@ -167,7 +167,7 @@ def test_a_simulated_run_gives_back_its_durations(seconds, which, seed):
     method = {
         "busy": asgd.async_sgd(0.01),
         "federated": asgd.federated_async_sgd(0.01, concurrency=n + 2),
-        "over": asgd.over_selection(0.01, goal=1, ask=n),
+        "over": asgd.fedavg(0.01, clients=1, ask=n),
     }[which]
     task = asgd.tasks.quadratic(dim=2, workers=n)
     run = asgd.simulate(task, method, du.fixed(seconds), iterations=80, seed=seed)

@@ -20,10 +20,10 @@ from asyncsgd.simulation.leftover import leftover
 TIMES = asgd.durations.fixed([1.0, 1.5, 2.0])
 BUFFERED = {
     "fedbuff": asgd.fedbuff(0.1, concurrency=3, buffer=4),
-    "over_selection": asgd.over_selection(0.1, goal=2),
+    "over_selection": asgd.fedavg(0.1, clients=2, ask=3),
     "rennala": asgd.rennala(0.1, batch=4),
-    "staleness_aware": asgd.staleness_aware(0.1, workers=3, splits=1),
-    "noise": asgd.fedbuff(0.1, concurrency=3, buffer=5, clip=1.0, noise=0.1),
+    "staleness_aware": asgd.methods.staleness_aware(0.1, splits=1),
+    "noise": asgd.fedbuff(0.1, concurrency=3, buffer=5).clipped(1.0, noise=0.1),
 }
 
 

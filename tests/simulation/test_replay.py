@@ -154,7 +154,7 @@ def test_a_users_own_compiled_gradient_gets_the_fast_path():
     assert np.array_equal(fast.x, slow.x)
     assert np.array_equal(fast.metrics["loss"], slow.metrics["loss"])
     assert fast.trace == slow.trace
-    local = asgd.local_sgd(1.0, steps=3, local_stepsize=0.1)
+    local = asgd.async_sgd(1.0).local(3, 0.1)
     runs = [asgd.simulate(task, local, durations, iterations=50) for task in (Mine(), Plain())]
     assert [run.compiled for run in runs] == [True, False]
     assert np.array_equal(runs[0].x, runs[1].x)
@@ -166,7 +166,7 @@ def test_a_users_own_compiled_gradient_gets_the_fast_path():
         asgd.async_sgd(5.0),
         asgd.mifa(9.0),
         asgd.ringmaster(5.0, limit=50, stops=True),
-        asgd.picky_sgd(5.0, threshold=1e300),
+        asgd.methods.picky_sgd(5.0, threshold=1e300),
     ],
     ids=lambda method: method.name,
 )
@@ -196,12 +196,12 @@ def test_a_lane_that_diverges_leaves_the_others_alone():
     "method",
     [
         asgd.mifa(0.05),
-        asgd.adadelay(2.0),
-        asgd.dc_asgd(0.05),
-        asgd.async_sgd(0.01).using(optimizer=asgd.adam()),
-        asgd.clipped(asgd.async_sgd(0.05), 1.0, noise=0.1),
-        asgd.picky_sgd(0.05, threshold=0.1),
-        asgd.delayed_average(0.05),
+        asgd.methods.adadelay(smoothness=2.0),
+        asgd.methods.dc_asgd(0.05),
+        asgd.async_sgd(0.01).using(optimizer=asgd.optimizers.adamw()),
+        asgd.async_sgd(0.05).clipped(1.0, noise=0.1),
+        asgd.methods.picky_sgd(0.05, threshold=0.1),
+        asgd.methods.delayed_average(0.05),
     ],
     ids=lambda method: method.name,
 )

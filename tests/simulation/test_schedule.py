@@ -89,7 +89,7 @@ def compiled(method, durations, iterations, seed):
 @examples(300)
 @given(dispatches, step_rules, gathers, workers(), st.integers(1, 60), st.integers(0, 5))
 def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, durations, iterations, seed):
-    method = Method("any", step, dispatch, gather=gather)
+    method = Method("any", step, dispatch, aggregation=gather)
     _, trace = compiled(method, durations, iterations, seed)
     assert trace == plain(method, durations, iterations, seed)
     trace.check()

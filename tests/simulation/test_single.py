@@ -106,7 +106,7 @@ def bad_task(**parts):
         (
             {
                 "task": bad_task(update=lambda *_: np.zeros(3)),
-                "method": asgd.local_sgd(0.1, steps=2, local_stepsize=0.1),
+                "method": asgd.async_sgd(0.1).local(2, 0.1),
             },
             asgd.errors.WrongLength,
             "a gradient has length 3",

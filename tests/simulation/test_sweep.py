@@ -118,8 +118,8 @@ def test_a_grid_that_diverges_everywhere_says_so():
 def test_compare_uses_the_same_durations_and_each_methods_best_step():
     speeds = asgd.durations.fixed([1.0, 1.0, 1.0, 20.0])
     both = asgd.compare(
-        {"waiting": asgd.minibatch_sgd, "not waiting": asgd.async_sgd},
         asgd.tasks.quadratic(workers=4),
+        {"waiting": asgd.minibatch_sgd, "not waiting": asgd.async_sgd},
         speeds,
         stepsizes=asgd.grid(1e-2, 1.0, 21),
         iterations=3000,
@@ -158,8 +158,8 @@ def test_the_edges_are_those_of_the_values_not_of_the_order():
 
 def test_a_recipe_that_needs_more_than_a_step_says_how():
     with pytest.raises(asgd.errors.BadParameter, match=r"adadelay.*lambda stepsize"):
-        asgd.sweep(TASK, asgd.adadelay, SPEEDS, stepsizes=[0.1], iterations=10)
-    recipe = lambda stepsize: asgd.adadelay(4.0, stepsize=stepsize)  # noqa: E731
+        asgd.sweep(TASK, asgd.methods.adadelay, SPEEDS, stepsizes=[0.1], iterations=10)
+    recipe = lambda stepsize: asgd.methods.adadelay(smoothness=4.0, stepsize=stepsize)  # noqa: E731
     found = asgd.sweep(TASK, recipe, SPEEDS, stepsizes=[0.1, 1.0, 50.0], iterations=60)
     assert found.best == 1.0
 
@@ -173,12 +173,12 @@ def test_some_seeds_reaching_the_target_are_counted():
 
 
 def test_compare_takes_a_list_of_recipes():
-    both = asgd.compare([asgd.minibatch_sgd, asgd.async_sgd], TASK, SPEEDS, stepsizes=[0.01, 0.1, 0.9], iterations=300)
+    both = asgd.compare(TASK, [asgd.minibatch_sgd, asgd.async_sgd], SPEEDS, stepsizes=[0.01, 0.1, 0.9], iterations=300)
     assert list(both.runs) == ["minibatch_sgd", "async_sgd"]
 
 
 def test_compare_labels_a_method_given_twice_by_its_step():
-    both = asgd.compare([asgd.async_sgd(0.1), asgd.async_sgd(0.3), asgd.mifa(0.1)], TASK, SPEEDS, iterations=30)
+    both = asgd.compare(TASK, [asgd.async_sgd(0.1), asgd.async_sgd(0.3), asgd.mifa(0.1)], SPEEDS, iterations=30)
     assert [(row["method"], row["stepsize"]) for row in both.rows()] == [
         ("async_sgd(0.1)", 0.1),
         ("async_sgd(0.3)", 0.3),
@@ -188,20 +188,20 @@ def test_compare_labels_a_method_given_twice_by_its_step():
 
 def test_compare_tells_methods_of_one_name_and_step_apart():
     rules = [asgd.delay_adaptive(0.1), asgd.delay_adaptive(0.1, rule="drop")]
-    alike = asgd.compare(rules, TASK, SPEEDS, iterations=30)
+    alike = asgd.compare(TASK, rules, SPEEDS, iterations=30)
     assert list(alike.runs) == ["delay_adaptive(0.1, step=DelayAdaptive)", "delay_adaptive(0.1, step=DropAbove)"]
-    best = asgd.compare(rules, TASK, SPEEDS, iterations=60, stepsizes=[0.01, 0.2, 0.9])
+    best = asgd.compare(TASK, rules, SPEEDS, iterations=60, stepsizes=[0.01, 0.2, 0.9])
     assert list(best.runs) == ["delay_adaptive(step=DelayAdaptive)", "delay_adaptive(step=DropAbove)"]
-    same = asgd.compare([asgd.async_sgd(0.1)] * 2, TASK, SPEEDS, iterations=30)
+    same = asgd.compare(TASK, [asgd.async_sgd(0.1)] * 2, SPEEDS, iterations=30)
     assert list(same.runs) == ["async_sgd(0.1) #1", "async_sgd(0.1) #2"]
 
 
 def test_compare_labels_methods_by_the_option_that_differs():
     jobs = (asgd.async_sgd(0.1, concurrency=many) for many in (4, 2))
-    both = asgd.compare(jobs, TASK, SPEEDS, iterations=30)  # a generator is as good as a list
+    both = asgd.compare(TASK, jobs, SPEEDS, iterations=30)  # a generator is as good as a list
     assert list(both.runs) == ["async_sgd(0.1, concurrency=4)", "async_sgd(0.1, concurrency=2)"]
     three = [asgd.async_sgd(0.1), asgd.async_sgd(0.1 + 1e-9), asgd.async_sgd(0.3)]
-    found = asgd.compare(three, TASK, SPEEDS, iterations=30)
+    found = asgd.compare(TASK, three, SPEEDS, iterations=30)
     assert list(found.runs) == ["async_sgd(0.1)", "async_sgd(0.100000001)", "async_sgd(0.3)"]
 
 
@@ -219,7 +219,7 @@ def test_compare_refuses_methods_that_differ_in_the_step_that_the_grid_replaces(
         r"^methods = \[.+, .+\] are the same method once stepsizes.*; pass it once, or leave stepsizes out to compare"
     )
     with pytest.raises(asgd.errors.BadParameter, match=wanted) as caught:
-        asgd.compare(methods, TASK, SPEEDS, iterations=30, stepsizes=[0.01])
+        asgd.compare(TASK, methods, SPEEDS, iterations=30, stepsizes=[0.01])
     assert caught.value.value == shown
 
 
@@ -229,5 +229,5 @@ def test_compare_keeps_methods_whose_parts_cannot_be_compared():
         factors: np.ndarray = field(default_factory=lambda: np.ones(3))
 
     methods = [asgd.Method("mine", Table(0.1, np.ones(3) * k)) for k in (1, 2)]
-    both = asgd.compare(methods, TASK, SPEEDS, iterations=30, stepsizes=[0.01, 0.1, 0.2])
+    both = asgd.compare(TASK, methods, SPEEDS, iterations=30, stepsizes=[0.01, 0.1, 0.2])
     assert list(both.runs) == ["mine #1", "mine #2"]

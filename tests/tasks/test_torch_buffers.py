@@ -45,14 +45,14 @@ MODELS = {
 def test_models_with_buffers_pass_the_check(name, kind):
     data = RowByRow(digits(), 300) if kind == "row by row" else digits()
     split = "label" if kind == "per worker" else "shared"
-    task = asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), data, workers=3, split=split)
+    task = asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), data, split=asgd.tasks.split(split, workers=3))
     asgd.tasks.check_task(task)
     assert task.notes
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_job_is_the_same_after_hundreds_of_others(name):
-    task, fresh = (asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), digits(), workers=2) for _ in range(2))
+    task, fresh = (asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), digits()) for _ in range(2))
     x = task.initial()
     first = {seed: task.update(x, 0, seed) for seed in range(5)}
     values = task.evaluate(x)
@@ -97,7 +97,12 @@ def test_running_statistics_are_those_of_the_training_data():
 def test_parts_of_all_workers_are_mixed_in_calibration():
     whole = asgd.tasks.torch(norm_model(), nn.CrossEntropyLoss(), digits(), calibration=1797)
     parts = asgd.tasks.torch(
-        norm_model(), nn.CrossEntropyLoss(), digits(), workers=10, split="label", calibration=1797, test=digits()
+        norm_model(),
+        nn.CrossEntropyLoss(),
+        digits(),
+        calibration=1797,
+        test=digits(),
+        split=asgd.tasks.split("label", workers=10),
     )
     x = whole.initial()
     one, other = whole.module(x)[2], parts.module(x)[2]
@@ -145,9 +150,7 @@ def test_notes_say_what_applies():
 
 
 def test_a_model_with_batch_norm_learns_in_virtual_time():
-    task = asgd.tasks.torch(
-        norm_model(), nn.CrossEntropyLoss(), digits((0, 1400)), workers=4, test=digits((1400, 1797))
-    )
+    task = asgd.tasks.torch(norm_model(), nn.CrossEntropyLoss(), digits((0, 1400)), test=digits((1400, 1797)))
     speeds = asgd.durations.fixed([1.0, 1.0, 1.0, 10.0])
     run = asgd.simulate(task, asgd.delay_adaptive(0.1), speeds, iterations=800, every=200)
     assert run.metrics["accuracy"][0] < 0.3

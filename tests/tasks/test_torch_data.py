@@ -56,7 +56,9 @@ def test_a_batch_may_be_put_together_by_the_user():
         def forward(self, batch):
             return self.table(batch["letters"]).sum(dim=1)
 
-    task = asgd.tasks.torch(Bag(), nn.CrossEntropyLoss(), RowByRow(words), collate=pad, workers=2, split="label")
+    task = asgd.tasks.torch(
+        Bag(), nn.CrossEntropyLoss(), RowByRow(words), collate=pad, split=asgd.tasks.split("label", workers=2)
+    )
     asgd.tasks.check_task(task)
     assert sorted(task.evaluate(task.initial())) == ["accuracy", "loss"]
 
@@ -73,7 +75,7 @@ def test_splits_are_those_of_the_built_in_tasks(split, kind):
         "dirichlet": asgd.tasks.dirichlet_split(labels, 4, 0.5, 9),
         "label": asgd.tasks.label_split(labels, 4),
     }[split]
-    parts = asgd.tasks.split_dataset(data, 4, split, alpha=0.5, seed=9)
+    parts = asgd.tasks.split_dataset(data, asgd.tasks.split(split, workers=4, alpha=0.5, seed=9))
     assert [part.indices for part in parts] == [rows.tolist() for rows in expected]
     task = task_of(data, workers=4, split=split, alpha=0.5, split_seed=9)
     assert (task.workers, task.heterogeneous) == (4, True)
@@ -85,7 +87,7 @@ def test_splits_are_those_of_the_built_in_tasks(split, kind):
 
 def test_a_split_of_a_part_counts_rows_of_the_part():
     part = Subset(digits(), range(100, 200))
-    parts = asgd.tasks.split_dataset(part, 3, "label")
+    parts = asgd.tasks.split_dataset(part, asgd.tasks.split("label", workers=3))
     assert sorted(row for one in parts for row in one.indices) == list(range(100))
     assert updates(task_of(part, workers=3, split="label")) == updates(task_of(parts))
 
@@ -128,7 +130,7 @@ def test_bad_data_is_named_with_the_fix(arguments, says):
 
 def test_splitting_for_nobody_is_refused():
     with pytest.raises(asgd.errors.BadParameter, match="parts nothing"):
-        asgd.tasks.split_dataset(digits(), 2, "shared")
+        asgd.tasks.split_dataset(digits(), asgd.tasks.split("shared", workers=2))
 
 
 def loaders():
@@ -158,7 +160,7 @@ def test_a_loader_where_no_batches_are_drawn_gets_no_advice_about_them(which):
     loader, _ = loaders()[which]
     for name, call in (
         ("test", lambda: task_of(data=digits(), test=loader)),
-        ("dataset", lambda: asgd.tasks.split_dataset(loader, 2)),
+        ("dataset", lambda: asgd.tasks.split_dataset(loader, asgd.tasks.split("iid", workers=2))),
     ):
         with pytest.raises(asgd.errors.BadParameter) as caught:
             call()

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.processes
 def tasks():
     inputs, targets = digits().tensors
     model = small_model(nn.BatchNorm1d(16), nn.Dropout(0.2))
-    yield asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), workers=3, split="label", test=digits((0, 50)))
-    yield asgd.tasks.torch(model, nn.CrossEntropyLoss(), RowByRow(digits()), workers=3)
     yield asgd.tasks.torch(
-        model, nn.CrossEntropyLoss(), (inputs, targets), workers=3, local_steps=2, local_stepsize=0.1
+        model, nn.CrossEntropyLoss(), digits(), test=digits((0, 50)), split=asgd.tasks.split("label", workers=3)
     )
+    yield asgd.tasks.torch(model, nn.CrossEntropyLoss(), RowByRow(digits()))
+    yield asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets))
 
 
 @pytest.mark.parametrize("place", range(3))

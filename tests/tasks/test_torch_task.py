@@ -38,7 +38,7 @@ def test_the_gradient_is_that_of_autograd():
 
 def test_float64_models_work_in_float64():
     model, (inputs, targets) = small_model().double(), digits().tensors
-    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets), batch_size=8, workers=2)
+    task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), (inputs, targets), batch_size=8)
     assert task.initial().dtype == task.update(task.initial(), 0, 1).dtype == np.float64
     data = TensorDataset(inputs.double(), targets)
     assert np.array_equal(task.update(task.initial(), 1, 7), plain_gradient(model, data, 7, 8))
@@ -99,17 +99,15 @@ def test_gradients_that_share_memory_or_are_missing_or_sparse():
     assert task.dimension == 3 + 3 + 2 + 12
     assert update[:8].tolist() == [1.0] * 6 + [0.0] * 2
     assert update[8:].sum() == pytest.approx(3)
-    local = asgd.tasks.torch(**arguments, batch_size=4, local_steps=3, local_stepsize=0.5)
+    local = asgd.tasks.torch(**arguments, batch_size=4)
     assert local.update(task.initial(), 0, 0)[:8].tolist() == [3.0] * 6 + [0.0] * 2
     assert any("1 parameters with requires_grad=False" in note for note in task.notes)
 
 
 @pytest.mark.parametrize("extra", [(), (nn.Dropout(0.5),), (nn.BatchNorm1d(16),)])
 def test_local_steps_are_those_of_the_core_to_the_bit(extra):
-    one = asgd.tasks.torch(small_model(*extra), nn.CrossEntropyLoss(), digits(), workers=2)
-    several = asgd.tasks.torch(
-        small_model(*extra), nn.CrossEntropyLoss(), digits(), workers=2, local_steps=4, local_stepsize=0.3
-    )
+    one = asgd.tasks.torch(small_model(*extra), nn.CrossEntropyLoss(), digits())
+    several = asgd.tasks.torch(small_model(*extra), nn.CrossEntropyLoss(), digits())
     x = one.initial()
     core = LocalSteps(4, 0.3, scaled=True)
     for seed in range(3):
@@ -119,9 +117,10 @@ def test_local_steps_are_those_of_the_core_to_the_bit(extra):
 
 def test_it_passes_the_public_check_of_tasks():
     for model in (small_model(), small_model(nn.Dropout(0.5))):
-        asgd.tasks.check_task(asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), workers=3))
+        asgd.tasks.check_task(asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits()))
         asgd.tasks.check_task(
-            asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), workers=3, split="dirichlet"), slope=False
+            asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), split=asgd.tasks.split("dirichlet", workers=3)),
+            slope=False,
         )
 
 
@@ -151,7 +150,7 @@ def test_augmentation_of_any_kind_can_be_repeated():
             noise = torch.rand(64) + random.random() + np.random.rand()  # noqa: NPY002
             return inputs + noise, target
 
-    task = asgd.tasks.torch(small_model(nn.BatchNorm1d(16)), nn.CrossEntropyLoss(), Jitter(digits()), workers=2)
+    task = asgd.tasks.torch(small_model(nn.BatchNorm1d(16)), nn.CrossEntropyLoss(), Jitter(digits()))
     asgd.tasks.check_task(task)
     assert task.evaluate(task.initial()) == task.evaluate(task.initial())
     assert not np.array_equal(task.update(task.initial(), 0, 1), task.update(task.initial(), 0, 2))
@@ -159,9 +158,7 @@ def test_augmentation_of_any_kind_can_be_repeated():
 
 @pytest.mark.slow
 def test_it_learns_in_virtual_time_and_repeats_to_the_bit():
-    task = asgd.tasks.torch(
-        small_model(), nn.CrossEntropyLoss(), digits((0, 1400)), workers=4, test=digits((1400, 1797))
-    )
+    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits((0, 1400)), test=digits((1400, 1797)))
     speeds = asgd.durations.fixed([1.0, 1.0, 1.0, 10.0])
     runs = [asgd.simulate(task, asgd.delay_adaptive(0.2), speeds, iterations=1500, every=500) for _ in range(2)]
     assert not runs[0].compiled
@@ -181,13 +178,13 @@ def test_one_dataset_per_worker_is_heterogeneous():
         warnings.simplefilter("error")
         method = asgd.federated_async_sgd(0.1, concurrency=3)
         asgd.simulate(task, method, asgd.durations.fixed([1.0, 1.0, 2.0]), iterations=5)
-    shared = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=3)
+    shared = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits())
     assert (shared.workers, shared.heterogeneous) == (3, False)
 
 
 def test_an_optimizer_of_torch_trains_it():
-    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=2)
-    method = asgd.async_sgd(0.003).using(optimizer=asgd.torch_optimizer("AdamW", fused=True))
+    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits())
+    method = asgd.async_sgd(0.003).using(optimizer=asgd.optimizers.torch("AdamW", fused=True))
     run = asgd.simulate(task, method, asgd.durations.fixed([1.0, 3.0]), iterations=400)
     assert run.metrics["accuracy"][-1] > 0.8
 
@@ -303,7 +300,7 @@ def test_a_loss_that_is_no_loss_is_named_when_it_is_used(loss, says):
 
 
 def test_a_worker_or_a_vector_that_does_not_fit_is_named():
-    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits(), workers=2)
+    task = asgd.tasks.torch(small_model(), nn.CrossEntropyLoss(), digits())
     with pytest.raises(asgd.errors.BadParameter, match=r"worker = 2.*0\.\.1"):
         task.update(task.initial(), 2, 0)
     with pytest.raises(asgd.errors.BadParameter, match=f"pass a vector of {task.dimension}"):
@@ -373,7 +370,7 @@ def test_shared_data_are_for_any_number_of_workers():
     with pytest.raises(asgd.errors.BadParameter, match="number the workers from 0"):
         task.update(task.initial(), -1, 1)
     with pytest.raises(asgd.errors.BadParameter, match="say among how many"):
-        asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets), split="iid")
+        asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets), split=asgd.tasks.split("iid"))
 
 
 @pytest.mark.parametrize("value", [True, 0.0, np.array(0), "0", None])

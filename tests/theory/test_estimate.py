@@ -153,7 +153,7 @@ def test_a_torch_model():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
-        task = asgd.tasks.torch(model, torch.nn.CrossEntropyLoss(), data, workers=2, batch_size=16)
+        task = asgd.tasks.torch(model, torch.nn.CrossEntropyLoss(), data, batch_size=16)
         found = estimate(task, samples=6, steps=10, lowest=0.0)
     finally:
         torch.set_num_threads(threads)

@@ -16,7 +16,7 @@ from asyncsgd.trace import Recorder
 
 DISPATCH = (
     *(AlwaysBusy(), AlwaysBusy(concurrency=2), AlwaysBusy(restart=3), Batch()),
-    *(Uniform(1), Uniform(4), Shuffled(4), FirstOf(goal=2, ask=4), FirstOf(goal=3, ask=3)),
+    *(Uniform(1), Uniform(4), Shuffled(4), FirstOf(clients=2, ask=4), FirstOf(clients=3, ask=3)),
 )
 EARLY = (AlwaysBusy(sample_early=True), AlwaysBusy(concurrency=2, sample_early=True), Uniform(3, sample_early=True))
 UPDATE = np.zeros(1)

@@ -24,8 +24,8 @@ def method(name: str, clients: int) -> asgd.Method:
     Where single updates are applied the step is smaller, as several are on their way at once.
     """
     recipes = {
-        "rounds": lambda: asgd.over_selection(1.0, goal=clients, ask=clients),
-        "over-selection": lambda: asgd.over_selection(1.0, goal=max(1, 3 * clients // 4), ask=clients),
+        "rounds": lambda: asgd.fedavg(1.0, clients=clients, ask=clients),
+        "over-selection": lambda: asgd.fedavg(1.0, clients=max(1, 3 * clients // 4), ask=clients),
         "fedbuff": lambda: asgd.fedbuff(1.0, concurrency=clients, buffer=max(1, clients // 2)),
         "algorithm-2": lambda: asgd.federated_async_sgd(0.25, concurrency=max(1, clients // 2)),
         "delay-adaptive": lambda: asgd.delay_adaptive(0.25),

@@ -75,8 +75,9 @@ def methods(json: Json = False) -> None:
     In a TOML file of simulate or sweep it is a key of [method].
     """
     from asyncsgd import recipes
+    from asyncsgd.methods import table
 
-    rows = recipes.table()
+    rows = table()
     if json:
         typer.echo(jsonlib.dumps({"methods": rows, "every method takes": recipes.COMMON}, indent=2, ensure_ascii=False))
         return
@@ -86,6 +87,8 @@ def methods(json: Json = False) -> None:
             f"{typer.style(row['method'], bold=True)}  {' '.join([*row['needs'], *(f'[{it}]' for it in takes)])}"
         )
         typer.echo(f"    {row['about']}")
+        for name, call in row["variants"].items():
+            typer.echo(f"    {name}: {call}")
     typer.echo("\nEvery method also takes:")
     for name, words in recipes.COMMON.items():
         typer.echo(f"  {name:<15} {words}")

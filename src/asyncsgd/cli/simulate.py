@@ -146,9 +146,9 @@ def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
 
 def _page(runs: Any, task: Any, output: Path, as_json: bool) -> None:
     """Write the page and say where, beside the table or away from numbers for a program."""
-    from asyncsgd import report
+    from asyncsgd.report import report
 
-    typer.echo(f"Page: {report.write(runs, output, task=task)}", err=as_json)
+    typer.echo(f"Page: {report(runs, output, task=task)}", err=as_json)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Optimizer of the server: sgd, momentum, adam, or one of torch.optim.",
+            help="Optimizer of the server: sgd, momentum, adamw, or a class of torch.optim such as RAdam.",
             show_default="sgd",
             rich_help_panel=METHOD,
         ),

@@ -87,7 +87,7 @@ def recipe(function: Callable[P, R]) -> Callable[P, R]:
     asyncsgd.core.errors.BadParameter: lr = 0.1 is not an option of mine; the step size is called stepsize: stepsize=0.1
     """
     code = function.__code__
-    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = [name for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if name != "self"]
 
     @wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
@@ -102,10 +102,9 @@ def recipe(function: Callable[P, R]) -> Callable[P, R]:
 def instead(name: str, value: Any, known: Collection[str]) -> str:
     """The fix for an option that there is not: what the step size is called, or the nearest of those known."""
     if name.lower() in STEP_WORDS:
-        called = next((word for word in ("stepsize", "alpha") if word in known), None)
-        if called is None:
+        if "stepsize" not in known:
             return f"the step size is the method's: pass it as async_sgd(stepsize={value!r})"
-        return f"the step size is called {called}: {called}={value!r}"
+        return f"the step size is called stepsize: stepsize={value!r}"
     return nearest(name, known)
 
 

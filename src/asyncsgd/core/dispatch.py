@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from asyncsgd.core.check import count
@@ -210,36 +209,38 @@ class Shuffled(Dispatch):
 
 @dataclass(frozen=True)
 class FirstOf(Dispatch):
-    """Rounds: ask ``ask`` workers drawn without replacement, keep the first ``goal``, cancel the rest.
+    """Rounds: ask ``ask`` workers drawn without replacement, keep the first ``clients``, cancel the rest.
 
-    Over-selection as in Bonawitz et al. (2019), ``ask = ceil(1.3 * goal)`` by default; ``ask = goal`` gives the
-    ordinary rounds of federated averaging. A lost job is replaced by a worker not asked yet in this round; once
-    all were asked and nothing is in flight, the round may ask anybody again, so that it never hangs or ends short.
+    By default a round asks as many workers as it keeps, as in federated averaging. With ``ask`` above ``clients`` it is
+    the over-selection of Bonawitz et al. (2019), who ask 1.3 times as many.
+
+    A lost job is replaced by a worker not asked yet in this round. Once all were asked and nothing is in flight, the
+    round may ask any worker again, so that it never hangs or ends short.
     """
 
-    goal: int
+    clients: int
     ask: int | None = None
 
     def __post_init__(self) -> None:
-        count("goal", self.goal)
+        count("clients", self.clients)
         if self.ask is not None:
             count("ask", self.ask)
-            if self.ask < self.goal:
+            if self.ask < self.clients:
                 raise BadParameter(
                     "ask",
                     self.ask,
-                    f"is less than goal = {self.goal}: the round could never fill",
+                    f"is less than clients = {self.clients}: the round could never fill",
                     "ask for more",
                 )
 
     @property
     def asked(self) -> int:
         """How many workers a round asks."""
-        return ceil(1.3 * self.goal) if self.ask is None else self.ask
+        return self.clients if self.ask is None else self.ask
 
     @property
     def favours_fast(self) -> str | None:
-        return "the slowest of every round are discarded" if self.asked > self.goal else None
+        return "the slowest of every round are discarded" if self.asked > self.clients else None
 
     def init(self, seed: int) -> State:
         # The first `asked` of `workers` are those of this round, in the order in which they were drawn.
@@ -253,7 +254,7 @@ class FirstOf(Dispatch):
         state["kept"] += arrived
 
     def over(self, state: State, in_flight: int) -> bool:
-        full: bool = state["kept"] >= self.goal
+        full: bool = state["kept"] >= self.clients
         exhausted = in_flight == 0 and state["asked"] == len(state["workers"])
         if full or exhausted:
             state["asked"] = 0

@@ -19,6 +19,7 @@ import numpy as np
 
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import count, nonnegative
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive
 from asyncsgd.core.vectors import subtract_scaled
@@ -28,11 +29,15 @@ NOISE = 0x4015E  # keeps the draws of noise apart from those of jobs and dispatc
 
 
 @dataclass(frozen=True)
-class Gather(ABC):
-    """Base of the gathering rules: a frozen value; what it remembers is a dict of arrays and numbers."""
+class Aggregation(ABC):
+    """Base of the aggregation rules: a frozen value; what it remembers is a dict of arrays and numbers."""
 
     balances: ClassVar[bool] = False
     """Whether every worker counts the same however often it answers."""
+
+    def bind(self, workers: int, iterations: int | None) -> Aggregation:
+        """Return the rule for a run with this many workers and iterations; most rules depend on neither."""
+        return self
 
     def init(self, x: Vector, seed: int) -> State:
         """What it remembers at the start."""
@@ -57,7 +62,7 @@ class Gather(ABC):
 
 
 @dataclass(frozen=True)
-class Each(Gather):
+class Each(Aggregation):
     """Every arrival moves the model: direction g, step η·w."""
 
     def add(
@@ -70,7 +75,7 @@ class Each(Gather):
 
 
 @dataclass(frozen=True)
-class Buffer(Gather):
+class Buffer(Aggregation):
     """After ``size`` = K arrivals the model moves: direction (Σ w_i g_i + noise) / K, step η. The buffer is then empty.
 
     The optimizer sees a mean, so that Adam at η = 0.001 moves by 0.001 whatever K is. The weights are part of the mean.
@@ -117,7 +122,7 @@ class Buffer(Gather):
 
 
 @dataclass(frozen=True)
-class Memory(Gather):
+class Memory(Aggregation):
     """The last update G_i of every worker is kept; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
 
     Nothing moves until everybody who is present was heard once. The memory of a worker that left stays, as it
@@ -147,3 +152,34 @@ class Memory(Gather):
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / len(state["last"]) if state["started"] else 0.0
+
+
+@dataclass(frozen=True)
+class Softsync(Aggregation):
+    """A `Buffer` of ⌊n / splits⌋ arrivals, where n is the number of workers at the start (Zhang et al. 2016).
+
+    `asyncsgd.Method.bind` puts the buffer in its place when a run starts.
+    """
+
+    splits: int
+
+    def __post_init__(self) -> None:
+        count("splits", self.splits)
+
+    def bind(self, workers: int, iterations: int | None) -> Aggregation:
+        if self.splits > workers:
+            problem = f"leaves no arrival to wait for with {workers} workers"
+            raise BadParameter("splits", self.splits, problem, f"pass splits <= {workers}")
+        return Buffer(workers // self.splits)
+
+    def init(self, x: Vector, seed: int) -> State:
+        fix = "give the server method.bind(workers, iterations)"
+        raise BadParameter("splits", self.splits, "needs the number of workers", fix)
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        raise NotImplementedError  # `init` has refused it
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        raise NotImplementedError

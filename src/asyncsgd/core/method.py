@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from asyncsgd.core.check import plain
+from asyncsgd.core.check import instead, nonnegative, plain, positive, recipe
+from asyncsgd.core.compression import Compression, as_compression
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
 from asyncsgd.core.errors import BadParameter, BiasWarning
-from asyncsgd.core.gather import Buffer, Each, Gather
+from asyncsgd.core.gather import Aggregation, Buffer, Each
 from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
-from asyncsgd.core.work import Gradient, Work
+from asyncsgd.core.work import Gradient, LocalSteps, Work
 
 
 @dataclass(frozen=True)
 class Method:
-    """The recipe a server follows. `asyncsgd.methods` has the named ones; build your own from the parts.
+    """What a server does with updates and jobs: a handful of parts, all frozen values.
 
-    >>> from asyncsgd.core.steps import Constant
-    >>> Method("mine", Constant(0.1)).using(optimizer=SGD()).name
-    'mine'
+    `asyncsgd.methods` has the recipes of the literature. Put more on top of one with `using`, `clipped`, `local` and
+    `compressed`, or build your own from the parts in `asyncsgd.steps`, `asyncsgd.dispatch`, `asyncsgd.aggregation` and
+    `asyncsgd.optimizers`.
+
+    >>> import asyncsgd as asgd
+    >>> mine = Method("mine", asgd.steps.constant(0.1), asgd.dispatch.uniform(4))
+    >>> mine.using(optimizer=asgd.optimizers.momentum(0.9)).clipped(1.0).name
+    'clipped_mine'
     """
 
     name: str
@@ -30,63 +36,158 @@ class Method:
     dispatch: Dispatch = field(default_factory=AlwaysBusy)
     work: Work = field(default_factory=Gradient)
     transforms: tuple[Transform, ...] = ()
-    gather: Gather = field(default_factory=Each)
+    aggregation: Aggregation = field(default_factory=Each)
     optimizer: Optimizer = field(default_factory=SGD)
     average: bool = False
     """Whether the answer is the mean of the versions 1, 2, ... instead of the last one."""
+    compression: Compression | None = None
+    """How updates are encoded on their way to the server; None: not at all."""
 
     def __post_init__(self) -> None:
-        for part in (self.step, self.dispatch, self.work, *self.transforms, self.gather, self.optimizer):
+        for part in (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer):
             plain(part)
-        if isinstance(self.gather, Buffer) and self.gather.noise:
+        if isinstance(self.aggregation, Buffer) and self.aggregation.noise:
             if not any(isinstance(transform, Clip) for transform in self.transforms):
                 raise BadParameter(
                     "noise",
-                    self.gather.noise,
+                    self.aggregation.noise,
                     "protects nothing without a bound on the updates",
-                    "pass clip too",
+                    "use method.clipped(norm, noise=...)",
                 )
             if not self.step.bounded:
                 raise BadParameter(
                     "noise",
-                    self.gather.noise,
+                    self.aggregation.noise,
                     f"needs weights of at most 1, {type(self.step).__name__} has none",
                     "use a constant, delay-adaptive or staleness step",
                 )
 
     def using(self, **parts: Any) -> Method:
-        """The same method with some parts exchanged."""
+        """Return the same method with some parts exchanged.
+
+        Args:
+            parts: New values by the name of the part: ``step``, ``dispatch``, ``work``, ``transforms``,
+                ``aggregation``, ``optimizer``, ``average``; also ``name``, which tables and records show.
+
+        >>> import asyncsgd as asgd
+        >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw()).optimizer
+        Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+        """
+        known = [part.name for part in fields(self)]
+        for part, value in parts.items():
+            if part not in known:
+                raise BadParameter(part, value, "is not a part of a method", instead(part, value, known))
         return replace(self, **parts)
+
+    @recipe
+    def clipped(self, norm: float, *, noise: float = 0.0) -> Method:
+        """Return the same method with every update that arrives clipped, and with noise on each sum if asked for.
+
+        The noise is never drawn twice: `asyncsgd.train` and `asyncsgd.flower.serve` take a new secret seed for it at
+        every start and resume, whatever ``seed`` says, and keep the seeds in the run directory, which they make
+        private, so that a replay gives the same bits. A simulation draws it from its ``seed``. `asyncsgd.flower.serve`
+        also reports the ε spent.
+
+        Args:
+            norm: The norm G: no update is longer. A longer one is scaled down to it.
+            noise: The multiplier z of Gaussian noise N(0, (z·G)²) on each sum applied (Abadi et al. 2016).
+
+        >>> import asyncsgd as asgd
+        >>> asgd.fedbuff(1.0, concurrency=8, buffer=4).clipped(1.0, noise=0.5).aggregation
+        Buffer(size=4, noise=0.5)
+        """
+        positive("norm", norm)
+        nonnegative("noise", noise)
+        aggregation = self.aggregation
+        if noise:
+            if isinstance(aggregation, Each):
+                aggregation = Buffer(1)
+            if not isinstance(aggregation, Buffer):
+                kind = type(aggregation).__name__
+                raise BadParameter("noise", noise, f"cannot be added with {kind}", "use a method that applies sums")
+            aggregation = replace(aggregation, noise=noise * norm)
+        transforms = (*self.transforms, Clip(norm))
+        return self.using(name=f"clipped_{self.name}", transforms=transforms, aggregation=aggregation)
+
+    @recipe
+    def local(self, steps: int, stepsize: float, *, proximal: float = 0.0, scaled: bool = False) -> Method:
+        """Return the same method with jobs of several local SGD steps; the update is what they moved (Stich 2019).
+
+        Args:
+            steps: How many steps a job takes, each on a mini-batch of its own.
+            stepsize: The step size of the local steps.
+            proximal: μ of a pull μ (y - x) towards the model x that the job started at, in every step.
+            scaled: Divide what the steps moved by their step size, so that the update has the scale of a sum of
+                gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
+
+        >>> import asyncsgd as asgd
+        >>> asgd.async_sgd(1.0).local(5, 0.05).work
+        LocalSteps(steps=5, stepsize=0.05, scaled=False, proximal=0.0)
+        """
+        return self.using(work=LocalSteps(steps, stepsize, scaled, proximal))
+
+    @recipe
+    def compressed(self, up: str | Compression) -> Method:
+        """Return the same method with updates encoded in fewer bytes on their way to the server.
+
+        A worker adds what rounding left over to its next update (error feedback), so that nothing is lost for good.
+        Today the Ray engine can encode; the other engines and simulations refuse such a method.
+
+        Args:
+            up: "float16", "bfloat16", or a value of `asyncsgd.compression`.
+
+        >>> import asyncsgd as asgd
+        >>> asgd.async_sgd(0.1).compressed("float16").compression
+        Compression(code='float16')
+        """
+        return self.using(compression=as_compression(up))
+
+    @recipe
+    def bind(self, workers: int, iterations: int | None = None) -> Method:
+        """Return the same method with everything fixed that it leaves to the run.
+
+        `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, and a resume
+        keeps it, also with more workers or iterations. A `Server` of your own needs a method that is bound.
+
+        Args:
+            workers: How many workers the run starts with.
+            iterations: How many updates are to arrive; None if that is not known.
+
+        >>> import asyncsgd as asgd
+        >>> asgd.methods.staleness_aware(0.1, splits=2).bind(workers=8, iterations=1000).aggregation
+        Buffer(size=4, noise=0.0)
+        """
+        return self.using(aggregation=self.aggregation.bind(workers, iterations))
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The kinds of its parts, which a saved state must match."""
-        parts = (self.step, self.dispatch, self.work, *self.transforms, self.gather, self.optimizer)
+        parts = (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer)
         return (*(type(part).__name__ for part in parts), f"average={self.average}")
 
     @property
     def bias(self) -> tuple[str, ...]:
         """Why fast workers weigh more in the limit, or nothing where all weigh the same."""
-        dispatch = None if self.gather.balances else self.dispatch.favours_fast
+        dispatch = None if self.aggregation.balances else self.dispatch.favours_fast
         return tuple(reason for reason in (dispatch, self.step.favours_fast) if reason)
 
     def check(self, *, workers: int, iterations: int | None = None, heterogeneous: bool = False) -> None:
         """Refuse what can never work with this many workers, and warn of bias where the data are heterogeneous.
 
         >>> from asyncsgd.core.steps import Constant
-        >>> Method("rounds", Constant(0.1), FirstOf(goal=10)).check(workers=4)
+        >>> Method("rounds", Constant(0.1), FirstOf(clients=10)).check(workers=4)
         Traceback (most recent call last):
             ...
-        asyncsgd.core.errors.BadParameter: goal = 10 can never be reached by 4 workers; pass goal <= 4
+        asyncsgd.core.errors.BadParameter: clients = 10 can never be reached by 4 workers; pass clients <= 4
         """
         if workers < 1:
             raise BadParameter("workers", workers, "must be at least 1", "start some workers")
-        if isinstance(self.dispatch, FirstOf) and self.dispatch.goal > workers:
-            fix = f"pass goal <= {workers}"
-            raise BadParameter("goal", self.dispatch.goal, f"can never be reached by {workers} workers", fix)
-        if isinstance(self.gather, Buffer) and iterations is not None and self.gather.size > iterations:
+        if isinstance(self.dispatch, FirstOf) and self.dispatch.clients > workers:
+            fix = f"pass clients <= {workers}"
+            raise BadParameter("clients", self.dispatch.clients, f"can never be reached by {workers} workers", fix)
+        if isinstance(self.aggregation, Buffer) and iterations is not None and self.aggregation.size > iterations:
             fix = f"pass a buffer <= {iterations} or more iterations"
-            raise BadParameter("buffer", self.gather.size, f"can never fill in {iterations} iterations", fix)
+            raise BadParameter("buffer", self.aggregation.size, f"can never fill in {iterations} iterations", fix)
         if heterogeneous and self.bias:
             warnings.warn(
                 f"{self.name} favours fast workers ({'; '.join(self.bias)}) and the task says that its data are "

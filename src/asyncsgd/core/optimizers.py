@@ -31,7 +31,7 @@ class Optimizer(ABC):
         """Write the moved model into ``out``, which may be x itself.
 
         ``d`` is one update, or a mean of several, and ``step`` the step of the whole move: `asyncsgd.core.gather` says
-        what each gathering rule hands over. ``d`` is not to be written to.
+        what each aggregation rule hands over. ``d`` is not to be written to.
         """
 
 

@@ -34,7 +34,7 @@ class Step(ABC):
 
     def __post_init__(self) -> None:
         if callable(self.stepsize):
-            schedule = "asyncsgd.core.steps.Custom(0.1, lambda arrival: 1 / (1 + arrival.iteration))"
+            schedule = "asgd.steps.custom(0.1, lambda arrival: 1 / (1 + arrival.iteration))"
             fix = f"pass a number, and a schedule as a step rule: method.using(step={schedule})"
             raise BadParameter("stepsize", self.stepsize, "is a function", fix)
         positive("stepsize", self.stepsize)

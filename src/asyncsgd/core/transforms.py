@@ -11,7 +11,7 @@ import numpy as np
 from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.check import fraction, nonnegative, positive
 from asyncsgd.core.events import Vector
-from asyncsgd.core.vectors import norm
+from asyncsgd.core.vectors import norm as norm_of
 
 State = dict[str, Any]
 
@@ -31,16 +31,16 @@ class Transform(ABC):
 
 @dataclass(frozen=True)
 class Clip(Transform):
-    """g · min(1, G / ‖g‖): no update is longer than ``bound``."""
+    """g · min(1, G / ‖g‖): no update is longer than ``norm`` = G."""
 
-    bound: float
+    norm: float
 
     def __post_init__(self) -> None:
-        positive("clip", self.bound)
+        positive("norm", self.norm)
 
     def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        length = norm(g)
-        return g if length <= self.bound else g * (self.bound / length)
+        length = norm_of(g)
+        return g if length <= self.norm else g * (self.norm / length)
 
 
 @dataclass(frozen=True)

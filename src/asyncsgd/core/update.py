@@ -45,7 +45,7 @@ class Update:
         self._subtract = subtract if _is_plain(method) else None
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
-            "gather": method.gather.init(x, seed),
+            "aggregation": method.aggregation.init(x, seed),
             "optimizer": method.optimizer.init(x),
             "average": x.copy() if method.average else None,
         }
@@ -61,7 +61,7 @@ class Update:
 
     def reseed(self, seed: int) -> None:
         """Noise is drawn from this seed from now on."""
-        self.method.gather.reseed(self._memory["gather"], seed)
+        self.method.aggregation.reseed(self._memory["aggregation"], seed)
 
     def weigh(self, arrival: Arrival) -> float:
         """The step rule's weight for this arrival; changes nothing."""
@@ -95,10 +95,10 @@ class Update:
         with np.errstate(all="ignore"):
             for transform, state in zip(method.transforms, memory["transforms"], strict=True):
                 g = transform.apply(state, g, arrival)
-            move = method.gather.add(memory["gather"], g, stepsize, weight, arrival)
+            move = method.aggregation.add(memory["aggregation"], g, stepsize, weight, arrival)
             if move is not None:
                 self._move(*move, arrival)
-        return APPLIED, method.gather.share(memory["gather"], stepsize, weight)
+        return APPLIED, method.aggregation.share(memory["aggregation"], stepsize, weight)
 
     def _descend(self, g: Vector, step: float, done: int | None) -> float:
         """What `Each` and `SGD` do, x ← x - η g, in compiled code.
@@ -140,7 +140,7 @@ class Update:
                 f"remembers {mine}, the saved state {saved}",
                 "restore with the options it was saved with",
             )
-        held, size = state["memory"]["gather"].get("held", 0), getattr(self.method.gather, "size", None)
+        held, size = state["memory"]["aggregation"].get("held", 0), getattr(self.method.aggregation, "size", None)
         if size is not None and held >= size:
             fix = f"restore with a buffer of more than {held}"
             raise BadParameter("buffer", size, f"is too small for the {held} updates that the saved one holds", fix)
@@ -155,10 +155,13 @@ class Update:
 def _is_plain(method: Method) -> bool:
     """Whether the model is moved by x ← x - η g and nothing else."""
     return (
-        not method.transforms and type(method.gather) is Each and type(method.optimizer) is SGD and not method.average
+        not method.transforms
+        and type(method.aggregation) is Each
+        and type(method.optimizer) is SGD
+        and not method.average
     )
 
 
 def _remembered(memory: dict[str, Any]) -> list[list[str]]:
     """The names of what each part remembers."""
-    return [sorted(part) for part in (*memory["transforms"], memory["gather"], memory["optimizer"])]
+    return [sorted(part) for part in (*memory["transforms"], memory["aggregation"], memory["optimizer"])]

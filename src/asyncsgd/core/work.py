@@ -35,8 +35,8 @@ class LocalSteps:
     proximal: float = 0.0
 
     def __post_init__(self) -> None:
-        count("local_steps", self.steps)
-        positive("local_stepsize", self.stepsize)
+        count("steps", self.steps)
+        positive("stepsize", self.stepsize)
         nonnegative("proximal", self.proximal)
 
     def compute(self, gradient: Callable[[Vector, int, int], Vector], x: Vector, worker: int, seed: int) -> Vector:

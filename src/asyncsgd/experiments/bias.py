@@ -17,7 +17,7 @@ import numpy as np
 from asyncsgd.core.errors import BiasWarning
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import DelayAdaptive, DropAbove
-from asyncsgd.methods import async_sgd, federated_async_sgd, minibatch_sgd, over_selection
+from asyncsgd.methods import async_sgd, fedavg, federated_async_sgd, minibatch_sgd
 from asyncsgd.simulation import durations, simulate
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks import quadratic
@@ -33,7 +33,7 @@ METHODS: dict[str, Callable[[float], Method]] = {
     FAIR: lambda step: federated_async_sgd(step, concurrency=ASKED),
     ADAPTIVE: lambda step: federated_async_sgd(step, concurrency=ASKED).using(step=DelayAdaptive(step)),
     DROP: lambda step: federated_async_sgd(step, concurrency=ASKED).using(step=DropAbove(step)),
-    OVER: lambda step: over_selection(GOAL * step, goal=GOAL, ask=ASKED),
+    OVER: lambda step: fedavg(GOAL * step, clients=GOAL, ask=ASKED),
     BUSY: lambda step: async_sgd(step),
     "mini-batch": lambda step: minibatch_sgd(step),
 }

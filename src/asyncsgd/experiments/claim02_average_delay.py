@@ -33,7 +33,7 @@ def dispatches(n: int) -> dict[str, Method]:
         "always busy": methods.async_sgd(0.01),
         "mini-batch": methods.minibatch_sgd(0.01),
         "uniform (Algorithm 2)": methods.federated_async_sgd(0.01, concurrency=n),
-        "shuffled": methods.shuffled_async_sgd(0.01, concurrency=n),
+        "shuffled": methods.federated_async_sgd(0.01, concurrency=n, order="shuffled"),
     }
 
 

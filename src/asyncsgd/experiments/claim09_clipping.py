@@ -16,7 +16,7 @@ import numpy as np
 from asyncsgd.core.method import Method
 from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
 from asyncsgd.experiments.paths import tune
-from asyncsgd.methods import async_sgd, clipped
+from asyncsgd.methods import async_sgd
 from asyncsgd.simulation import durations, grid, simulate
 from asyncsgd.tasks import paper_quadratic
 from asyncsgd.theory.bounds import theorem1_bounded
@@ -66,7 +66,7 @@ def measure(target: float, level: float | None, delays: Sequence[int] = DELAYS, 
     norm = None if level is None else min(level * epsilon, first)
 
     def recipe(stepsize: float) -> Method:
-        return async_sgd(stepsize) if norm is None else clipped(async_sgd(stepsize), norm)
+        return async_sgd(stepsize) if norm is None else async_sgd(stepsize).clipped(norm)
 
     # Clipped far below the target, only the product of step and norm matters.
     largest = 4.0 / task.smoothness * max(1.0, 1.0 / (level or 1.0))

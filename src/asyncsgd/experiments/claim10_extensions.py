@@ -69,7 +69,7 @@ def methods(setting: Setting, variant: str) -> list[Method]:
     """The method, with every local step that is tried."""
     plain = async_sgd(1.0).using(dispatch=setting.dispatch(early=variant == EARLY))
     if "buffer" in variant:
-        return [plain.using(gather=Buffer(int(variant.split()[-1])))]
+        return [plain.using(aggregation=Buffer(int(variant.split()[-1])))]
     if "local" in variant:
         smoothness = paper_quadratic().smoothness
         steps = int(variant.split()[0])
@@ -121,7 +121,7 @@ def measure(setting: Setting, variant: str, steps: int = 40) -> Row:
         longest = simulate(task, slowly, speeds, iterations=60 * setting.workers * times).trace.delays.maximum
         found = []
         for method in methods(setting, variant):
-            held = method.gather.size if isinstance(method.gather, Buffer) else 1
+            held = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
             local = method.work.steps if isinstance(method.work, LocalSteps) else 1
             scale = held / (task.smoothness * jobs * local)
             tuned = tune(

@@ -46,7 +46,7 @@ def prepare(
     if rules.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
         raise BadParameter("queue", rules.queue, f"has no meaning with {method.name}: no job waits there", fix)
-    goal = method.dispatch.goal if isinstance(method.dispatch, FirstOf) else 1
+    goal = method.dispatch.clients if isinstance(method.dispatch, FirstOf) else 1
     minimum = max(2, goal) if rules.minimum is None else rules.minimum
     method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
     method = method.using(dispatch=bounded(method.dispatch, rules.queue))

@@ -135,7 +135,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 def watched(method: Method, delta: float) -> tuple[Method, Accountant | None]:
     """The method with its contributions counted, if it adds noise."""
-    gather = method.gather
+    gather = method.aggregation
     if not isinstance(gather, Buffer) or not gather.noise:
         return method, None
     import dp_accounting  # noqa: F401 - it takes seconds to load, and had better be missing now than later
@@ -146,7 +146,7 @@ def watched(method: Method, delta: float) -> tuple[Method, Accountant | None]:
     last = method.transforms[-1]
     if not isinstance(last, Clip):
         kind = type(last).__name__
-        raise BadParameter("method", kind, "changes updates after they are clipped", "clip last: asgd.clipped(...)")
+        raise BadParameter("method", kind, "changes updates after they are clipped", "clip last: method.clipped(...)")
     book = Book()
     counted = method.using(transforms=(*method.transforms, Count(gather.size, book)))
-    return counted, Accountant(gather.noise / last.bound, last.bound, delta, book)
+    return counted, Accountant(gather.noise / last.norm, last.norm, delta, book)

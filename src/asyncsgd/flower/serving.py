@@ -81,7 +81,7 @@ def serve(
             torch.save(run.arrays.to_torch_state_dict(), "model.pt")
 
     An update is what a client's training moved, x_sent - x_returned, so a step of 1 applies it as it is:
-    ``asgd.over_selection(1.0, goal=8, ask=8)`` are the rounds of federated averaging, with equal weights.
+    ``asgd.fedavg(clients=8)`` are the rounds of federated averaging, with equal weights.
 
     Args:
         grid: What Flower hands to the ServerApp, in simulation and in deployment.

@@ -11,7 +11,7 @@ from asyncsgd import methods
 from asyncsgd.core.method import Method
 
 MINIBATCH, ASYNC, ALGORITHM2 = "minibatch_sgd", "async_sgd", "federated_async_sgd"
-ADAPTIVE, OVER = "delay_adaptive", "over_selection"
+ADAPTIVE, OVER = "delay_adaptive", "fedavg"
 SIMPLEST_FIRST = (MINIBATCH, ASYNC, ALGORITHM2, ADAPTIVE, OVER)
 """Between methods that are about as fast, the earlier one is recommended."""
 
@@ -64,7 +64,7 @@ class Candidate:
         """The method itself. ``stepsize`` is per gradient; a round's step on the mean is that many times larger."""
         everybody = self.concurrency == self.workers
         if self.method == OVER or (self.method == MINIBATCH and not everybody):
-            return methods.over_selection(self.batch * stepsize, goal=self.batch, ask=self.concurrency)
+            return methods.fedavg(self.batch * stepsize, clients=self.batch, ask=self.concurrency)
         if self.method == MINIBATCH:
             return methods.minibatch_sgd(stepsize)
         if self.method == ALGORITHM2:
@@ -82,7 +82,7 @@ class Candidate:
         name, arguments = self.method, f", concurrency={self.concurrency}"
         if self.method == OVER or (self.method == MINIBATCH and not everybody):
             name, step = OVER, self.batch * step
-            arguments = f", goal={self.batch}, ask={self.concurrency}"
+            arguments = f", clients={self.batch}, ask={self.concurrency}"
         elif self.method != ALGORITHM2 and everybody:
             arguments = ""
         return f"asgd.{name}(stepsize={step:.3g} / L{arguments})"

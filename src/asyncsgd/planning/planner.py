@@ -41,8 +41,8 @@ long by chance, every time anew, and cancelling costs nothing."""
 def plan(
     durations: Source,
     *,
-    concurrency: Sequence[int] | int | None = None,
     heterogeneous: bool = False,
+    concurrency: Sequence[int] | int | None = None,
     epsilon: float = 0.01,
     noise: float | None = None,
     heterogeneity: float | None = None,
@@ -56,8 +56,8 @@ def plan(
 
     Args:
         durations: A file (CSV, Parquet, the trace of a run), a trace, durations, or numbers per worker.
-        concurrency: How many jobs may be in flight; some numbers up to the number of workers unless given.
         heterogeneous: Whether the data differ between workers; then methods that favour fast workers are out.
+        concurrency: How many jobs may be in flight; some numbers up to the number of workers unless given.
         epsilon: The mean squared gradient norm to reach, in units of L r0 = L (f(x_0) - f*).
         noise: σ²/ε: small, and delays matter; large, and only gradients per second do. Unless given, ten times the
             workers, so that all of them can help.

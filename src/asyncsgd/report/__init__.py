@@ -1,19 +1,21 @@
 """What a run, a plan or an experiment looks like: one self-contained page, and figures for papers.
 
-``write`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against``, ``clients`` its
+``report`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against``, ``clients`` its
 numbers · ``compose``, ``sections``, ``summary``, ``embed``, ``js`` how it is put together · ``cli`` the command ·
 ``page`` any page · ``figures``, ``charts`` matplotlib.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-__all__ = ["write"]
+__all__ = ["report"]
 
 
-def write(runs: Any, path: str | Path = "report.html", *, title: str = "", task: Any = None) -> Path:
+def report(runs: Any, path: str | Path = "report.html", *, title: str = "", task: Any = None) -> Path:
     """Write one self-contained HTML page about runs, and return where.
 
     Args:
@@ -27,10 +29,20 @@ def write(runs: Any, path: str | Path = "report.html", *, title: str = "", task:
     >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 16])
     >>> run = asgd.simulate(task, asgd.async_sgd(0.1), speeds, iterations=100)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write({"mine": run}, f"{folder}/report.html", task=task).name
+    ...     asgd.report({"mine": run}, f"{folder}/report.html", task=task).name
     'report.html'
     """
     from asyncsgd.report.compose import write as write_page
     from asyncsgd.report.sources import gather
 
     return write_page(gather(runs, task), Path(path), title)
+
+
+class _Callable(ModuleType):
+    """Lets ``asgd.report(...)`` write a page, also once the import of this package has put it in that place."""
+
+    def __call__(self, runs: Any, path: str | Path = "report.html", *, title: str = "", task: Any = None) -> Path:
+        return report(runs, path, title=title, task=task)
+
+
+sys.modules[__name__].__class__ = _Callable

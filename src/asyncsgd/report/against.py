@@ -168,7 +168,7 @@ def _theorem(subject: Subject, gap: float, step: float) -> Bound | None:
 
 def _plain(recipe: str) -> bool:
     """Whether the theorems speak about this method: gradients, used one by one, by plain SGD."""
-    parts = ("work=Gradient()", "gather=Each()", "optimizer=SGD()", "transforms=()")
+    parts = ("work=Gradient()", "aggregation=Each()", "optimizer=SGD()", "transforms=()")
     return all(part in recipe for part in parts) and any(
         f"step={step}(" in recipe for step in ("Constant", "DelayAdaptive", "DropAbove")
     )

@@ -83,7 +83,7 @@ class Loop:
         request, config, book = self._request, self._config, self._book
         package = b"" if self._files is None else configuration.package(request.task, request.method)
         fast = ready(crew.dtype)
-        noise = secrets.randbits(64) if getattr(request.method.gather, "noise", 0.0) else None
+        noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
         if checkpoint is not None and self._files is not None:

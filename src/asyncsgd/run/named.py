@@ -99,8 +99,8 @@ def _makes(found: Any) -> bool:
 def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
     """The options of a method: those given by name, None where nothing was said, and pairs of ``--set``.
 
-    >>> method_options({"stepsize": 0.1, "clip": None, "optimizer": "adam"}, ["optimizer.beta1=0.8"])
-    {'stepsize': 0.1, 'optimizer': {'kind': 'adam', 'beta1': 0.8}}
+    >>> method_options({"stepsize": 0.1, "clip": None, "optimizer": "adamw"}, ["optimizer.beta1=0.8"])
+    {'stepsize': 0.1, 'optimizer': {'kind': 'adamw', 'beta1': 0.8}}
     """
     options = {name: value for name, value in given.items() if value is not None}
     for name, value in settings(pairs).items():

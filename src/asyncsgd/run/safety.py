@@ -32,18 +32,18 @@ def unjudged(method: Method) -> str | None:
     They speak about gradients used with plain steps. A buffer of b gives every gradient a step of η/b, up to b - 1
     updates after its arrival, and momentum β in the long run one of η/(1 - β): these are reduced to it.
 
-    >>> from asyncsgd import methods
-    >>> unjudged(methods.minibatch_sgd(0.1)), unjudged(methods.async_sgd(0.1).using(optimizer=methods.momentum()))
+    >>> from asyncsgd import methods, optimizers
+    >>> unjudged(methods.minibatch_sgd(0.1)), unjudged(methods.async_sgd(0.1).using(optimizer=optimizers.momentum()))
     (None, None)
-    >>> unjudged(methods.async_sgd(0.1).using(optimizer=methods.adam()))
+    >>> unjudged(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()))
     'Adam chooses its own scale'
     """
     if not isinstance(method.work, Gradient):
         return "jobs of several local steps are no gradients"
     if method.transforms:
         return f"{type(method.transforms[0]).__name__} changes the updates"
-    if not isinstance(method.gather, Each | Buffer):
-        return f"{type(method.gather).__name__} uses old updates again"
+    if not isinstance(method.aggregation, Each | Buffer):
+        return f"{type(method.aggregation).__name__} uses old updates again"
     if not isinstance(method.optimizer, SGD | Momentum):
         return f"{type(method.optimizer).__name__} chooses its own scale"
     if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):
@@ -62,8 +62,8 @@ def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
         step = theorem3(pair, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
     else:
         step = theorem1(pair, **known).max_step
-    if isinstance(method.gather, Buffer):
-        step *= method.gather.size
+    if isinstance(method.aggregation, Buffer):
+        step *= method.aggregation.size
     if isinstance(method.optimizer, Momentum):
         step *= 1.0 - method.optimizer.beta
     return step
@@ -84,7 +84,7 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
         late = _in_buffer(method)
         waited = f", and {late} more in the buffer," if late else ""
         step = "η/(1 - β)" if isinstance(method.optimizer, Momentum) else "η"
-        many = method.gather.size if isinstance(method.gather, Buffer) else 1
+        many = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
         asks = f"Theorem 2 asks {step} <= {many}/(4L·{whole + late:g})"
         found.append(f"updates with a delay of up to {whole:g}{waited} get the whole step, for which {asks}")
     if isinstance(method.optimizer, Momentum):
@@ -112,10 +112,10 @@ def _in_buffer(method: Method) -> int:
     A job may start while the buffer holds all but one of its updates: they move the model later than they arrived, so
     they count as in flight, and for the job as delay. Rounds start with an empty buffer.
     """
-    if not isinstance(method.gather, Buffer):
+    if not isinstance(method.aggregation, Buffer):
         return 0
-    rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.goal == method.gather.size
-    return 0 if rounds else method.gather.size - 1
+    rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.clients == method.aggregation.size
+    return 0 if rounds else method.aggregation.size - 1
 
 
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:

@@ -48,8 +48,8 @@ def train(
         directory: Where trace, metrics and checkpoints go; None: nothing is written.
         resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run. A run that
             has these iterations, or has met this target, is returned as it is, and its directory stays as it is.
-        seed: Seed for every random choice (dispatch, mini-batches) but the noise of `asyncsgd.clipped`, which has a new
-            secret one at every start.
+        seed: Seed for every random choice (dispatch, mini-batches) but the noise of `asyncsgd.Method.clipped`, which
+            has a new secret one at every start.
         every: Evaluate the task every so many iterations; by default a hundred times in all.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.
         checkpoint_seconds: Seconds between checkpoints; more if writing them would take over a twentieth of the time.

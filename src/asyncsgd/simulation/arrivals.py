@@ -116,7 +116,7 @@ def cut(source: Schedule | Trace, iterations: int) -> Schedule | Trace:
 
 def weighs(method: Method) -> bool:
     """Whether the weights and versions of this method depend on the trace alone."""
-    return sees(method) != "everything" and type(method.gather) in (Each, Buffer)
+    return sees(method) != "everything" and type(method.aggregation) in (Each, Buffer)
 
 
 def sees(method: Method) -> str:
@@ -132,7 +132,7 @@ def weigh(arrivals: Arrivals, method: Method) -> Weighed:
     from asyncsgd.simulation.path_kernel import versions
 
     total = len(arrivals)
-    size = method.gather.size if isinstance(method.gather, Buffer) else 1
+    size = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
     weight, table = np.ones(total), np.empty(0)
     if sees(method) == "delay":
         weight = _by_delay(arrivals, method)

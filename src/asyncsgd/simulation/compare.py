@@ -59,13 +59,13 @@ class Comparison:
 
 
 def compare(
-    methods: Mapping[str, Recipe | Method] | Iterable[Recipe | Method],
     task: Task,
+    methods: Mapping[str, Recipe | Method] | Iterable[Recipe | Method],
     durations: Durations | Trace,
     *,
-    iterations: int | None = None,
     stepsizes: Sequence[float] | NDArray[np.float64] | None = None,
     seeds: Sequence[int] = (0,),
+    iterations: int | None = None,
     target: float | None = None,
     metric: str = "gradient_norm",
     window: int = 30,
@@ -80,8 +80,8 @@ def compare(
     >>> from asyncsgd import tasks, methods as m
     >>> from asyncsgd.simulation import durations
     >>> both = compare(
-    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
     ...     tasks.quadratic(workers=4),
+    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
     ...     durations.fixed([1, 1, 1, 10]),
     ...     iterations=1000,
     ...     target=1e-6,
@@ -145,7 +145,7 @@ def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[s
 def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
     """What tells a method from its twins: the kinds of parts, and their options where these are plain values."""
     words = []
-    for name in ("step", "dispatch", "work", "gather", "optimizer"):
+    for name in ("step", "dispatch", "work", "aggregation", "optimizer"):
         part, others = getattr(method, name), [getattr(twin, name) for twin in twins]
         alike = [other for other in others if type(other) is type(part)]
         if len(alike) < len(others):

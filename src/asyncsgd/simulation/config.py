@@ -16,7 +16,7 @@
     kind = "delay_adaptive"         # any recipe of `asyncsgd methods`; the other keys are its options
     stepsize = 0.1
     clip = 1.0                      # optional, for any method; also noise, local_steps, local_stepsize, momentum
-    optimizer = {kind = "adam"}     # optional, for any method; the other keys are the optimizer's options
+    optimizer = {kind = "adamw"}    # optional, for any method; the other keys are the optimizer's options
     name = "mine"                   # optional: what the table calls it
 
     [run]
@@ -121,12 +121,11 @@ def _method(entry: Any) -> tuple[str, float | None, Method, Callable[[float | No
         raise BadConfig(f"the key method.kind is missing; use one of {', '.join(known)}")
     if not isinstance(kind, str) or kind not in known:
         raise BadConfig(f"method.kind = {kind!r} is not a method; {nearest(kind, known)}")
-    written = [option for option in ("stepsize", recipes.ALIASES["stepsize"]) if option in options]
-    others = {option: value for option, value in options.items() if option not in written}
+    written = "stepsize" in options
 
     def recipe(stepsize: float | None) -> Method:
         try:
-            return recipes.make(kind, options if stepsize is None else {**others, "stepsize": stepsize})
+            return recipes.make(kind, options if stepsize is None else {**options, "stepsize": stepsize})
         except BadParameter as error:
             raise BadConfig(f"method.{error}") from None
 

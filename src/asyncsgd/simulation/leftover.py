@@ -21,9 +21,9 @@ def unused(method: Method, trace: Trace) -> int:
     3
     """
     applied = trace.counts[Outcome.APPLIED]
-    if isinstance(method.gather, Buffer):
-        return applied % method.gather.size
-    if isinstance(method.gather, Memory) and not trace.step.any():  # some worker was never heard
+    if isinstance(method.aggregation, Buffer):
+        return applied % method.aggregation.size
+    if isinstance(method.aggregation, Memory) and not trace.step.any():  # some worker was never heard
         return applied
     return 0
 
@@ -34,8 +34,8 @@ def leftover(method: Method, trace: Trace) -> str | None:
     if waiting:
         who = "the last update was" if waiting == 1 else f"the last {waiting} updates were"
         why = "not every worker was heard"
-        if isinstance(method.gather, Buffer):
-            why = f"the model moves after every {method.gather.size}"
+        if isinstance(method.aggregation, Buffer):
+            why = f"the model moves after every {method.aggregation.size}"
         return f"{who} not used, as {why}; more iterations use {'it' if waiting == 1 else 'them'}"
     flying = trace.jobs.in_flight
     if isinstance(method.dispatch, Batch) and flying.any():

@@ -73,7 +73,7 @@ class Result:
 def compiles(method: Method, task: Task) -> bool:
     """Whether the compiled replay knows all parts of the method and the gradient of the task."""
     known_task = _is_built_in(task) or getattr(task, "compiled", None) is not None
-    gather = type(method.gather) is Each or (type(method.gather) is Buffer and not method.gather.noise)
+    gather = type(method.aggregation) is Each or (type(method.aggregation) is Buffer and not method.aggregation.noise)
     work = type(method.work) in (Gradient, LocalSteps)
     optimizer = type(method.optimizer) in (SGD, Momentum)
     kinds = tuple(type(transform) for transform in method.transforms)
@@ -95,8 +95,8 @@ def _rule(method: Method) -> Any:
     optimizer = method.optimizer
     local = method.work if isinstance(method.work, LocalSteps) else None
     return Rule(
-        buffer=method.gather.size if isinstance(method.gather, Buffer) else 0,
-        clip=next((float(part.bound) for part in method.transforms if isinstance(part, Clip)), 0.0),
+        buffer=method.aggregation.size if isinstance(method.aggregation, Buffer) else 0,
+        clip=next((float(part.norm) for part in method.transforms if isinstance(part, Clip)), 0.0),
         momentum=1 + optimizer.nesterov if isinstance(optimizer, Momentum) else 0,
         beta=float(optimizer.beta) if isinstance(optimizer, Momentum) else 0.0,
         local_steps=local.steps if local else 0,
@@ -110,8 +110,8 @@ def _rule(method: Method) -> Any:
 def share(method: Method, weight: Floats) -> Floats:
     """The step that each arrival got, from its weight."""
     steps: Floats = method.step.stepsize * weight
-    if isinstance(method.gather, Buffer):
-        steps = steps / method.gather.size
+    if isinstance(method.aggregation, Buffer):
+        steps = steps / method.aggregation.size
     return steps
 
 

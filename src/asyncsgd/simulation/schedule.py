@@ -80,7 +80,7 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
     limit, goal, jobs = dispatch.limit(n), 1, dispatch.limit(n) + iterations
     order = np.arange(n, dtype=np.int32)
     if isinstance(dispatch, FirstOf):
-        limit, goal = dispatch.asked, dispatch.goal
+        limit, goal = dispatch.asked, dispatch.clients
         asked = min(limit, n)
         jobs = iterations + (iterations // goal + 2) * asked
     elif isinstance(dispatch, Batch):

@@ -86,8 +86,8 @@ def simulate(
     durations: Durations | Trace,
     *,
     iterations: int | None = None,
-    seed: int = 0,
     every: int | None = None,
+    seed: int = 0,
     progress: Progress | None = None,
 ) -> Run:
     """Run a method until ``iterations`` gradients have arrived, evaluating the task ``every`` so many.

@@ -8,7 +8,7 @@ from asyncsgd.tasks.least_squares import LeastSquares, least_squares
 from asyncsgd.tasks.logistic import Logistic, logistic
 from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic
 from asyncsgd.tasks.softmax import Softmax, digits, softmax
-from asyncsgd.tasks.splits import dirichlet_split, iid_split, label_split
+from asyncsgd.tasks.splits import DataSplit, dirichlet_split, iid_split, label_split, split
 from asyncsgd.tasks.torch_recipe import torch
 from asyncsgd.tasks.torch_rows import split_dataset
 from asyncsgd.tasks.torch_task import TorchTask
@@ -17,6 +17,7 @@ __all__ = [
     "BadTask",
     "BuiltIn",
     "CompiledTask",
+    "DataSplit",
     "LeastSquares",
     "Logistic",
     "Quadratic",
@@ -35,6 +36,7 @@ __all__ = [
     "paper_quadratic",
     "quadratic",
     "softmax",
+    "split",
     "split_dataset",
     "torch",
 ]

@@ -3,16 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asyncsgd.core.check import count, positive
+from asyncsgd.core.check import count, integer, nearest, positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import derive
 
 Rows = NDArray[np.int64]
+KINDS = ("iid", "dirichlet", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class DataSplit:
+    """How the rows of one dataset are shared out among workers; `split` makes and checks it."""
+
+    kind: str | Sequence[ArrayLike]
+    workers: int
+    alpha: float = 0.3
+    seed: int = 0
+
+    @property
+    def by_label(self) -> bool:
+        """Whether the labels of the rows decide."""
+        return isinstance(self.kind, str) and self.kind != "iid"
+
+    def parts(self, n_rows: int, labels: Any = None) -> list[Rows]:
+        """Return the row numbers of every worker; ``labels`` where `by_label`."""
+        parts = split_rows(self.kind, n_rows, self.workers, labels, self.alpha, self.seed)
+        assert parts is not None
+        return parts
+
+
+def split(
+    kind: str | Sequence[ArrayLike], *, workers: int | None = None, alpha: float = 0.3, seed: int = 0
+) -> DataSplit:
+    """Say how one dataset is split among workers: every row goes to exactly one, and each worker gets at least one.
+
+    Args:
+        kind: "iid": at random, in equal parts. "dirichlet": each class in proportions drawn from Dirichlet(α). "label":
+            sorted by label, in equal parts. Or one list of row numbers per worker.
+        workers: Among how many workers; for lists of row numbers, as many as there are lists.
+        alpha: α of "dirichlet": the smaller, the less alike the workers' data.
+        seed: Seed for the random choices of the split.
+
+    >>> split("dirichlet", workers=4, alpha=0.1)
+    DataSplit(kind='dirichlet', workers=4, alpha=0.1, seed=0)
+    >>> split([[0, 2], [1]]).workers
+    2
+    """
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise BadParameter("kind", kind, "is not a split", nearest(kind, KINDS))
+        if workers is None:
+            raise BadParameter("workers", None, f"is missing to split the data ({kind!r})", "say among how many")
+    elif not isinstance(kind, Sequence | np.ndarray):
+        fix = "pass one list of row numbers per worker, or one of: " + ", ".join(KINDS)
+        raise BadParameter("kind", kind, "is not a split", fix)
+    elif workers not in (None, len(kind)):
+        raise BadParameter("workers", workers, f"is not the number of lists, {len(kind)}", "leave it out")
+    workers = len(kind) if workers is None else workers
+    count("workers", workers)
+    positive("alpha", alpha)
+    integer("seed", seed)
+    return DataSplit(kind, workers, alpha, seed)
 
 
 def iid_split(n_rows: int, workers: int, seed: int = 0) -> list[Rows]:

@@ -51,22 +51,6 @@ def copied(model: nn.Module) -> nn.Module:
         raise BadParameter("model", type(model).__name__, f"cannot be copied ({error})", fix) from error
 
 
-def check_device(device: Any) -> str:
-    """The name of a device that is there."""
-    try:
-        known = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise BadParameter("device", device, "is unknown to torch", 'pass "cpu", "cuda", "cuda:1", "mps"') from error
-    if known.type != "cpu":
-        try:
-            there = torch.get_device_module(known.type).is_available()
-        except (RuntimeError, AttributeError):
-            there = False
-        if not there:
-            raise BadParameter("device", str(device), "is not to be had here", 'pass device="cpu"')
-    return str(known)
-
-
 def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
     """Sentences about what is not trained by gradients."""
     probe = deepcopy(module)

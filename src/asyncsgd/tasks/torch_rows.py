@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import GAMMA, MASK, below, output
-from asyncsgd.tasks.splits import split_rows
+from asyncsgd.tasks.splits import DataSplit
 
 Integers = NDArray[np.int64]
 
@@ -169,51 +169,40 @@ def _check_pair(name: str, item: Any) -> None:
         raise BadParameter(name, shown, "is no pair (input, target)", fix)
 
 
-def split_dataset(
-    dataset: Any, workers: int, split: str | Sequence[Any] = "iid", *, alpha: float = 0.3, seed: int = 0
-) -> list[Any]:
-    """One ``Subset`` per worker; every row goes to exactly one of them, and nobody is left without.
+def split_dataset(dataset: Any, split: DataSplit) -> list[Any]:
+    """Split a dataset of PyTorch into one ``Subset`` per worker.
 
     Args:
         dataset: A Dataset of (input, target) pairs.
-        workers: How many parts.
-        split: "iid" (at random, equal parts), "dirichlet" (the smaller ``alpha``, the less alike), "label" (sorted by
-            label, equal parts), or one list of row numbers per worker. See `asyncsgd.tasks.dirichlet_split`.
-        alpha: For "dirichlet".
-        seed: Draws the parts.
+        split: How, as `asyncsgd.tasks.split` says it.
 
     Labels are taken from the targets: those of a TensorDataset, the attribute ``targets``, or each row's in turn.
 
     >>> import torch
     >>> rows = torch.utils.data.TensorDataset(torch.zeros(6, 2), torch.tensor([1, 0, 1, 0, 1, 0]))
-    >>> [part.indices for part in split_dataset(rows, 2, "label")]
+    >>> from asyncsgd.tasks import split
+    >>> [part.indices for part in split_dataset(rows, split("label", workers=2))]
     [[1, 3, 5], [0, 2, 4]]
     """
     from torch.utils.data import Subset
 
     _refuse_loader("dataset", dataset)
-    if isinstance(split, str) and split == "shared":
-        raise BadParameter("split", split, "parts nothing", 'pass "iid", "dirichlet" or "label"')
-    labels = labels_of(dataset) if _by_label(split) else None
-    parts = split_rows(split, len(dataset), workers, labels, alpha, seed)
-    assert parts is not None
+    check_split(split)
+    parts = split.parts(len(dataset), labels_of(dataset) if split.by_label else None)
     return [Subset(dataset, part.tolist()) for part in parts]
 
 
-def share_out(rows: Rows, workers: int, split: str | Sequence[Any], alpha: float, seed: int) -> list[Rows]:
-    """What each worker holds: one part for all if ``split`` is "shared"."""
-    labels = None
-    if _by_label(split):
-        labels = labels_of(rows if isinstance(rows, TensorRows) else rows.dataset)
-    parts = split_rows(split, len(rows), workers, labels, alpha, seed)
-    return [rows] if parts is None else [rows.take(part) for part in parts]
+def share_out(rows: Rows, split: DataSplit) -> list[Rows]:
+    """Return what each worker holds."""
+    labels = labels_of(rows if isinstance(rows, TensorRows) else rows.dataset) if split.by_label else None
+    return [rows.take(part) for part in split.parts(len(rows), labels)]
 
 
-def _by_label(split: str | Sequence[Any]) -> bool:
-    if isinstance(split, str) and split not in ("shared", "iid", "label", "dirichlet"):
-        fix = "pass 'shared', 'iid', 'label', 'dirichlet' or one list of rows per worker"
-        raise BadParameter("split", split, "is unknown", fix)
-    return isinstance(split, str) and split in ("dirichlet", "label")
+def check_split(split: Any) -> None:
+    """Refuse anything but what `asyncsgd.tasks.split` makes."""
+    if not isinstance(split, DataSplit):
+        fix = 'pass asgd.tasks.split("iid", workers=4) or another split'
+        raise BadParameter("split", split, f"is a {type(split).__name__}", fix)
 
 
 def mixed_batch(parts: Sequence[Rows], places: Sequence[tuple[int, int]]) -> tuple[Any, Any]:

@@ -41,24 +41,21 @@ class TorchTask:
         rows: Sequence[Rows],
         *,
         batch_size: int,
-        local_steps: int,
-        local_stepsize: float | None,
         workers: int | None,
         test: Rows | None,
         metrics: Mapping[str, Callable[[Any, Any], Any]],
         calibration: int,
-        device: str,
     ) -> None:
         from asyncsgd.tasks.torch_check import copied, notes
         from asyncsgd.tasks.torch_model import trained
 
         self.workers = workers
         self.heterogeneous = len(rows) > 1
-        self.device = device
+        self.device = "cpu"
+        """Where torch computes; set it before the task is used."""
         self._module = copied(module).cpu()
         self._loss, self._rows, self._test, self._metrics = loss, list(rows), test, dict(metrics)
-        self._batch_size, self._local_steps, self._local_stepsize = batch_size, local_steps, local_stepsize
-        self._calibration = calibration
+        self._batch_size, self._calibration = batch_size, calibration
         self._dtype = trained(self._module)[0].detach().numpy().dtype
         self.dimension = sum(parameter.numel() for parameter in trained(self._module))
         """How many numbers are trained."""
@@ -99,7 +96,7 @@ class TorchTask:
         return start
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """The gradient of the mean loss of a mini-batch of this worker's data, or what its local steps add up to."""
+        """Return the gradient of the mean loss of a mini-batch of this worker's data."""
         out = np.empty(self.dimension, self._dtype)
         self.update_into(x, worker, seed, out)
         return out
@@ -118,17 +115,8 @@ class TorchTask:
         if not out.flags.writeable:
             raise BadParameter("out", "a read-only vector", "cannot be written into", "pass one that is writeable")
         rows = self._rows[worker if self.heterogeneous else 0]
-        if self._local_stepsize is None:
-            model.load(x)
-            torch._foreach_copy_(parts, self._gradient(rows, seed))
-            return
-        model.load(x, copy=True)
-        for q in range(self._local_steps):
-            gradient = self._gradient(rows, derive(seed, q))
-            with torch.no_grad():  # in two steps, to round as NumPy does; not in place, as gradients may share memory
-                torch._foreach_sub_(model.parameters, torch._foreach_mul(gradient, self._local_stepsize))
-        np.subtract(x, model.values(), out=out)
-        np.divide(out, self._local_stepsize, out=out)
+        model.load(x)
+        torch._foreach_copy_(parts, self._gradient(rows, seed))
 
     def _gradient(self, rows: Rows, seed: int) -> Sequence[Any]:
         model, loss = self._ready()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd import methods
+from asyncsgd import methods, optimizers
 from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Outcome
@@ -31,16 +31,16 @@ METHODS: dict[str, Method] = {
     "federated_async_sgd": methods.federated_async_sgd(0.1, concurrency=8),
     "federated_async_sgd, early": methods.federated_async_sgd(0.1, concurrency=5, early=True),
     "async_sgd, early": methods.async_sgd(0.1).using(dispatch=AlwaysBusy(sample_early=True)),
-    "shuffled_async_sgd": methods.shuffled_async_sgd(0.1, concurrency=4),
-    "fedbuff": methods.fedbuff(0.5, concurrency=6, buffer=4, steps=3, local_stepsize=0.1),
-    "over_selection": methods.over_selection(0.1, goal=2, ask=3),
+    "shuffled_async_sgd": methods.federated_async_sgd(0.1, concurrency=4, order="shuffled"),
+    "fedbuff": methods.fedbuff(0.5, concurrency=6, buffer=4).local(3, 0.1),
+    "over_selection": methods.fedavg(0.1, clients=2, ask=3),
     "ringmaster": methods.ringmaster(0.1, limit=2, stops=True),
     "rennala": methods.rennala(0.1, batch=3),
     "mifa": methods.mifa(0.1),
-    "momentum": methods.async_sgd(0.05).using(optimizer=methods.momentum(0.5)),
-    "adam": methods.async_sgd(0.01).using(optimizer=methods.adam()),
-    "noise": methods.clipped(methods.async_sgd(0.1), clip=1.0, noise=0.1),
-    "adadelay": methods.adadelay(1.0),
+    "momentum": methods.async_sgd(0.05).using(optimizer=optimizers.momentum(0.5)),
+    "adam": methods.async_sgd(0.01).using(optimizer=optimizers.adamw()),
+    "noise": methods.async_sgd(0.1).clipped(1.0, noise=0.1),
+    "adadelay": methods.adadelay(smoothness=1.0),
 }
 """One of every family."""
 

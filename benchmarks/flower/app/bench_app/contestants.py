@@ -46,7 +46,7 @@ def serve(method: Callable[[], asgd.Method]) -> Callable[[Any, ArrayRecord, int]
 
 CONTESTANTS = {
     "Flower's FedAvg": fedavg,
-    "asyncsgd, rounds": serve(lambda: asgd.over_selection(1.0, goal=CLIENTS, ask=CLIENTS)),
+    "asyncsgd, rounds": serve(lambda: asgd.fedavg(1.0, clients=CLIENTS, ask=CLIENTS)),
     "asyncsgd, asynchronous": serve(lambda: asgd.async_sgd(0.5)),
 }
 

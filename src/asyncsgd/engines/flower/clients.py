@@ -28,7 +28,7 @@ class Clients:
             bound fast clients wait less for slow ones, and slow ones count less: of three clients of which one is ten
             times slower, that one gives 6 % of the updates with ``concurrency=6`` and ``queue=3``.
         max_norm: Refuse updates that are longer than this; None: any length. Clipping, which shortens them
-            instead, belongs to the method: ``asgd.clipped(method, clip=...)``.
+            instead, belongs to the method: ``method.clipped(norm)``.
         max_failures: After so many failures in a row a client is left out for a while.
         pause: For how many seconds, the first time; it doubles each time until a good update comes.
         replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.

@@ -13,10 +13,10 @@ import asyncsgd as asgd
 app = ServerApp()
 METHODS = {
     "algorithm-2": asgd.federated_async_sgd(0.2, concurrency=4),
-    "rounds": asgd.over_selection(1.0, goal=2, ask=2),
+    "rounds": asgd.fedavg(1.0, clients=2, ask=2),
     "async": asgd.async_sgd(0.2),
     "fedbuff": asgd.fedbuff(1.0, concurrency=4, buffer=3),
-    "private": asgd.fedbuff(1.0, concurrency=4, buffer=3, clip=50.0, noise=0.1),
+    "private": asgd.fedbuff(1.0, concurrency=4, buffer=3).clipped(50.0, noise=0.1),
 }
 
 

@@ -1,0 +1,14 @@
+"""Aggregation rules: when arrivals move the model, and by what. Derive one of your own from `Aggregation`.
+
+>>> import asyncsgd as asgd
+>>> asgd.delay_adaptive(0.1).using(aggregation=asgd.aggregation.buffer(4)).aggregation
+Buffer(size=4, noise=0.0)
+"""
+
+from asyncsgd.core.gather import Aggregation
+from asyncsgd.core.gather import Buffer as buffer
+from asyncsgd.core.gather import Each as each
+from asyncsgd.core.gather import Memory as memory
+from asyncsgd.core.gather import Softsync as softsync
+
+__all__ = ["Aggregation", "buffer", "each", "memory", "softsync"]

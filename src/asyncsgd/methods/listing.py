@@ -1,0 +1,75 @@
+"""All recipes in a list, with the methods of other papers that are one of them with an option changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from asyncsgd.core.method import Method
+from asyncsgd.methods import federated, paper, related, successors
+
+ROOMS = (paper, federated, related, successors)
+PAPERS = {
+    "adadelay": "Sra et al. 2016",
+    "async_sgd": "Koloskova et al. 2022",
+    "dc_asgd": "Zheng et al. 2017",
+    "delay_adaptive": "Koloskova et al. 2022",
+    "delayed_average": "Aviv et al. 2021",
+    "fedasync": "Xie et al. 2019",
+    "fedavg": "McMahan et al. 2017",
+    "fedbuff": "Nguyen et al. 2022",
+    "federated_async_sgd": "Koloskova et al. 2022",
+    "mifa": "Gu et al. 2021",
+    "minibatch_sgd": "Koloskova et al. 2022",
+    "picky_sgd": "Cohen et al. 2021",
+    "rennala": "Tyurin and Richtárik 2023",
+    "ringmaster": "Maranjyan et al. 2025",
+    "staleness_aware": "Zhang et al. 2016",
+}
+VARIANTS = {
+    "async_sgd": {"local SGD (Stich 2019)": "async_sgd(1.0).local(steps, stepsize)"},
+    "delay_adaptive": {"Mishchenko et al. 2022": 'delay_adaptive(stepsize, rule="workers")'},
+    "federated_async_sgd": {
+        "AsGrad (Islamov et al. 2023)": 'federated_async_sgd(stepsize, concurrency=c, order="shuffled")'
+    },
+    "fedavg": {"over-selection (Bonawitz et al. 2019)": "fedavg(stepsize, clients=10, ask=13)"},
+    "mifa": {"ACE (Chang et al. 2025)": "mifa(stepsize) with one gradient per job"},
+    "staleness_aware": {"n-softsync (Zhang et al. 2016)": "staleness_aware(stepsize, splits=m)"},
+}
+"""By recipe: the paper's name of a variant, and the call that makes it."""
+
+
+def recipes() -> dict[str, Callable[..., Method]]:
+    """Return every recipe by its name, in the order of the alphabet.
+
+    >>> list(recipes())[:2]
+    ['adadelay', 'async_sgd']
+    """
+    return {name: found for name in sorted(PAPERS) for room in ROOMS if (found := getattr(room, name, None))}
+
+
+def table() -> list[dict[str, Any]]:
+    """List the recipes: a row for each, with its paper, what it needs, what else it takes, and its variants.
+
+    A method of another paper that is a recipe with an option changed has no name of its own; it stands under
+    ``variants`` of that recipe.
+
+    >>> row = next(row for row in table() if row["method"] == "rennala")
+    >>> row["needs"], row["paper"]
+    (['stepsize', 'batch'], 'Tyurin and Richtárik 2023')
+    """
+    rows = []
+    for name, recipe in recipes().items():
+        parameters = inspect.signature(recipe).parameters.values()
+        rows.append(
+            {
+                "method": name,
+                "needs": [p.name for p in parameters if p.default is p.empty],
+                "takes": {p.name: p.default for p in parameters if p.default is not p.empty},
+                "about": (recipe.__doc__ or "").partition("\n")[0].replace("`", ""),
+                "paper": PAPERS[name],
+                "variants": VARIANTS.get(name, {}),
+            }
+        )
+    return rows

@@ -1,0 +1,109 @@
+"""The methods of Koloskova, Stich and Jaggi, *Sharper convergence guarantees for asynchronous SGD* (2022)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from asyncsgd.core.check import count, recipe
+from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, Shuffled, Uniform
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.gather import Aggregation, Buffer, Each
+from asyncsgd.core.method import Method
+from asyncsgd.core.steps import Constant, DelayAdaptive, DivideAbove, DropAbove, Step, WorkersOverDelay
+
+
+@recipe
+def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
+    """Asynchronous SGD: every worker always busy, x ← x - η g (Koloskova et al. 2022, Algorithm 1, Example 2).
+
+    Args:
+        stepsize: The step η of every gradient.
+        concurrency: How many jobs are in flight at once; None: one on every worker.
+
+    >>> async_sgd(0.1).name
+    'async_sgd'
+    """
+    return Method("async_sgd", Constant(stepsize), AlwaysBusy(concurrency))
+
+
+@recipe
+def minibatch_sgd(stepsize: float) -> Method:
+    """Mini-batch SGD: all start at x, and no worker restarts until all arrived (Koloskova et al. 2022, Example 1).
+
+    Args:
+        stepsize: The step η of every gradient. The n gradients of a batch are applied one by one, which equals one
+            step of n·η on their mean.
+
+    >>> minibatch_sgd(0.1).dispatch
+    Batch()
+    """
+    return Method("minibatch_sgd", Constant(stepsize), Batch())
+
+
+@recipe
+def delay_adaptive(
+    stepsize: float,
+    *,
+    rule: Literal["scale", "drop", "divide", "workers"] = "scale",
+    threshold: float | None = None,
+    concurrency: int | None = None,
+) -> Method:
+    """Delay-adaptive asynchronous SGD: late updates get a smaller step (Koloskova et al. 2022, Theorem 2).
+
+    All rules are for workers whose data are alike: slow workers count less. Where data differ, use
+    `federated_async_sgd`.
+
+    Args:
+        stepsize: The step η of an update that is not late.
+        rule: What becomes of an update with delay τ. "scale": η·min(1, τ_C/τ), with a guarantee for η <= 1/(4Lτ_C).
+            "drop": 0 above the threshold, for η <= 1/(4L·threshold). "divide": η/τ above τ_C, as the paper writes it.
+            "workers": η·n/max(n, τ), with n the number of workers (Mishchenko et al. 2022).
+        threshold: The largest delay that ``rule="drop"`` uses; None: 2 τ_C. At τ_C it can drop nearly everything.
+        concurrency: How many jobs are in flight at once; None: one on every worker.
+
+    >>> delay_adaptive(0.1, rule="workers").step
+    WorkersOverDelay(stepsize=0.1)
+    """
+    if threshold is not None and rule != "drop":
+        raise BadParameter("threshold", threshold, f'has no meaning with rule="{rule}"', 'pass rule="drop"')
+    rules: dict[str, Step] = {
+        "scale": DelayAdaptive(stepsize),
+        "drop": DropAbove(stepsize, threshold),
+        "divide": DivideAbove(stepsize),
+        "workers": WorkersOverDelay(stepsize),
+    }
+    if rule not in list(rules):  # a list cannot be looked up in a dict
+        raise BadParameter("rule", rule, "is not known", f"pass one of {', '.join(rules)}")
+    return Method("delay_adaptive", rules[rule], AlwaysBusy(concurrency))
+
+
+@recipe
+def federated_async_sgd(
+    stepsize: float,
+    *,
+    concurrency: int,
+    order: Literal["uniform", "shuffled"] = "uniform",
+    early: bool = False,
+    buffer: int = 1,
+) -> Method:
+    """Asynchronous SGD with concurrency: workers drawn at random, jobs queue (Koloskova et al. 2022, Algorithm 2).
+
+    Every worker counts the same, however slow it is, so it is the method for data that differ.
+
+    Args:
+        stepsize: The step η of every gradient, or of the mean of a buffer.
+        concurrency: How many jobs are in flight at once. A busy worker may be drawn again; its jobs wait in a queue.
+        order: "uniform": each job goes to a worker drawn uniformly. "shuffled": in a fresh random order of all workers
+            every n jobs (AsGrad; Islamov et al. 2023).
+        early: Send the next job before the arrival is applied (the paper's extension).
+        buffer: Move the model after this many arrivals, by their mean.
+
+    >>> federated_async_sgd(0.1, concurrency=4, order="shuffled").dispatch
+    Shuffled(concurrency=4, sample_early=False)
+    """
+    count("buffer", buffer)
+    orders: dict[str, Dispatch] = {"uniform": Uniform(concurrency, early), "shuffled": Shuffled(concurrency, early)}
+    if order not in list(orders):
+        raise BadParameter("order", order, "is not known", f"pass one of {', '.join(orders)}")
+    aggregation: Aggregation = Each() if buffer == 1 else Buffer(buffer)
+    return Method("federated_async_sgd", Constant(stepsize), orders[order], aggregation=aggregation)
