@@ -164,7 +164,7 @@ def test_another_optimizer_does_not_take_over_the_memory():
 
 def test_it_is_a_plain_value():
     part = asgd.optimizers.torch(torch.optim.AdamW, weight_decay=np.float64(0.25), fused=True)
-    assert repr(part) == "torch_optimizer(AdamW, weight_decay=0.25, fused=True)"
+    assert repr(part) == "torch(AdamW, weight_decay=0.25, fused=True)"
     assert part == asgd.optimizers.torch("AdamW", weight_decay=0.25, fused=True)
     assert part != asgd.optimizers.torch("AdamW", weight_decay=0.5, fused=True)
     part.step(part.init(np.ones(2)), np.ones(2), np.ones(2), 0.1, np.ones(2), None)

@@ -39,13 +39,15 @@ def _seconds(options) -> float:
     return 4.0 * options.seconds
 
 
-def updates_per_second(task, seconds: float, expected: float, **options) -> float:
+def updates_per_second(task, seconds: float, expected: float, code: str | None = None, **options) -> float:
     """`asgd.train` as a user calls it, recorder and all."""
     import asyncsgd as asgd
 
     iterations = max(20, int(seconds * expected))
     engine = asgd.engines.ray(workers=WORKERS, threads=1, **options)
-    run = asgd.train(task, asgd.async_sgd(STEP), engine=engine, iterations=iterations, every=iterations, progress=False)
+    method = asgd.async_sgd(STEP)
+    method = method if code is None else method.compressed(code)
+    run = asgd.train(task, method, engine=engine, iterations=iterations, every=iterations, progress=False)
     warm = max(2 * WORKERS, iterations // 10)
     return (iterations - 1 - warm) / float(run.trace.time[-1] - run.trace.time[warm])
 
@@ -99,7 +101,7 @@ def between_nodes(options) -> dict[str, object]:
                         seen.append(with_ray.parameter_server(task, _seconds(options), "here", "away"))
                         continue
                     guess = statistics.median(seen or speeds[DOCUMENTED])
-                    how = {"transport": TRANSPORTS[name], "shared_memory": False, "resources": {"away": 1}}
+                    how = {"code": TRANSPORTS[name], "shared_memory": False, "resources": {"away": 1}}
                     seen.append(updates_per_second(task, _seconds(options), guess, **how))
             row = {
                 name: {

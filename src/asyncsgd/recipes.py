@@ -183,7 +183,7 @@ def _of_torch(kind: Any, options: Mapping[str, Any]) -> Optimizer:
     except ModuleNotFoundError as error:
         fix = f"pass one of {', '.join(OPTIMIZERS)}; for those of PyTorch, pip install 'asyncsgd[torch]'"
         raise BadParameter("kind", kind, "is not an optimizer of asyncsgd", fix) from error
-    if not isinstance(kind, str) or not hasattr(torch.optim, kind):
+    if not isinstance(kind, str) or not isinstance(getattr(torch.optim, kind, None), type):
         classes = [name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)]
         raise BadParameter("kind", kind, "is not an optimizer", nearest(kind, [*OPTIMIZERS, *classes]))
     return optimizers.torch(kind, **options)

@@ -216,7 +216,7 @@ def buffer_not_saved(patch: Patch) -> type[Server]:
     class Buggy(Server):
         def state(self) -> dict[str, Any]:
             state = super().state()
-            state["update"]["memory"]["gather"] |= {"held": 0, "total": np.zeros_like(self.x)}
+            state["update"]["memory"]["aggregation"] |= {"held": 0, "total": np.zeros_like(self.x)}
             return state
 
     return Buggy

@@ -356,15 +356,17 @@ class Watch:
         assert not server.x.flags.writeable, "read-only: server.x can be written to"
         assert not server.output.flags.writeable, "read-only: server.output can be written to"
         method = server.method
-        simple = isinstance(method.gather, Each | Buffer) and type(method.optimizer) is SGD and not method.transforms
+        simple = (
+            isinstance(method.aggregation, Each | Buffer) and type(method.optimizer) is SGD and not method.transforms
+        )
         if not (isinstance(event, Arrived) and simple):
             return
         weight, eta, expected = self.spy.facts["weight"], float(method.step.stepsize), x_before
-        size = method.gather.size if isinstance(method.gather, Buffer) else 1
+        size = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
         if weight:
             self.buffered.append((weight, event.update))
         if len(self.buffered) == size:
-            if isinstance(method.gather, Each):
+            if isinstance(method.aggregation, Each):
                 expected = x_before - (eta * weight) * event.update
             else:
                 (w, g), *rest = self.buffered

@@ -102,10 +102,10 @@ import numpy as np
 from asyncsgd.core.events import Arrived, Joined
 from asyncsgd.core.server import Server
 from asyncsgd.core.snapshot import pack
-from asyncsgd.methods import clipped, fedbuff, mifa, over_selection, shuffled_async_sgd
+from asyncsgd.methods import fedavg, fedbuff, federated_async_sgd, mifa
 for method in (
-    clipped(fedbuff(0.1, concurrency=4, buffer=2), 1.0, noise=0.5), shuffled_async_sgd(0.1, concurrency=4),
-    over_selection(0.1, goal=2, ask=4), mifa(0.1),
+    fedbuff(0.1, concurrency=4, buffer=2).clipped(1.0, noise=0.5), fedavg(0.1, clients=2, ask=4), mifa(0.1),
+    federated_async_sgd(0.1, concurrency=4, order="shuffled"),
 ):
     server = Server(np.zeros(3), method, seed=11)
     server.handle(Joined([5, 3, 9, 1, 7]))
@@ -132,8 +132,8 @@ def test_hash_seed_does_not_matter() -> None:
 
 def noisy_run() -> bytes:
     method = fedbuff(0.1, concurrency=4, buffer=2).clipped(1.0, noise=0.5)
-    assert isinstance(method.gather, Buffer)
-    assert method.gather.noise
+    assert isinstance(method.aggregation, Buffer)
+    assert method.aggregation.noise
     server = Server(np.zeros(3), method, seed=11)
     server.handle(Joined(range(5)))
     for _ in range(20):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from markers import examples
 
 from asyncsgd import methods as m
+from asyncsgd import optimizers as ours
 from asyncsgd.core.dispatch import AlwaysBusy, Shuffled
 from asyncsgd.core.steps import Custom
 
@@ -131,7 +132,7 @@ CASES = {
         m.fedavg(0.5, clients=3, ask=4),
         twin.OverSelection,
         {"eta": 0.5, "goal": 3},
-        partial(rule.FirstOf, goal=3),
+        partial(rule.FirstOf, goal=3, ask=4),
     ),
     "over_selection, goal 1, ask 4": (
         m.fedavg(0.5, clients=1, ask=4),
@@ -140,7 +141,7 @@ CASES = {
         partial(rule.FirstOf, goal=1, ask=4),
     ),
     "over_selection, ask = goal": (
-        m.fedavg(0.5, clients=4, ask=4),
+        m.fedavg(0.5, clients=4),
         twin.OverSelection,
         {"eta": 0.5, "goal": 4},
         partial(rule.FirstOf, goal=4, ask=4),
@@ -179,7 +180,7 @@ CASES = {
         BUSY,
     ),
     "staleness_aware, 2 splits of 5": (
-        m.staleness_aware(0.1, splits=2),
+        m.staleness_aware(0.1, splits=2).bind(5),
         twin.StalenessAware,
         {"eta": 0.1, "n": 5, "m": 2},
         BUSY,
@@ -248,61 +249,61 @@ CASES = {
         always_busy(restart=1),
     ),
     "momentum": (
-        m.async_sgd(0.1).using(optimizer=optimizers.momentum(0.8)),
+        m.async_sgd(0.1).using(optimizer=ours.momentum(0.8)),
         optimizers.MomentumSGD,
         {"eta": 0.1, "beta": 0.8, "nesterov": False},
         BUSY,
     ),
     "momentum, nesterov": (
-        m.async_sgd(0.1).using(optimizer=optimizers.momentum(0.8, nesterov=True)),
+        m.async_sgd(0.1).using(optimizer=ours.momentum(0.8, nesterov=True)),
         optimizers.MomentumSGD,
         {"eta": 0.1, "beta": 0.8, "nesterov": True},
         BUSY,
     ),
     "momentum, fedbuff": (
-        m.fedbuff(0.5, concurrency=6, buffer=2).using(optimizer=optimizers.momentum(0.8)),
+        m.fedbuff(0.5, concurrency=6, buffer=2).using(optimizer=ours.momentum(0.8)),
         optimizers.MomentumFedBuff,
         {"eta": 0.5, "K": 2, "beta": 0.8, "nesterov": False},
         uniform(6),
     ),
     "adam": (
-        m.async_sgd(0.1).using(optimizer=optimizers.adamw()),
+        m.async_sgd(0.1).using(optimizer=ours.adamw()),
         optimizers.AdamSGD,
         {"eta": 0.1, **FIXED, "amsgrad": False},
         BUSY,
     ),
     "adam, amsgrad": (
-        m.async_sgd(0.1).using(optimizer=optimizers.adamw(0.5, 0.7, epsilon=1e-3, amsgrad=True)),
+        m.async_sgd(0.1).using(optimizer=ours.adamw(0.5, 0.7, epsilon=1e-3, amsgrad=True)),
         optimizers.AdamSGD,
         {"eta": 0.1, "beta1": 0.5, "beta2": 0.7, "epsilon": 1e-3, "amsgrad": True},
         BUSY,
     ),
     "adam, fedbuff": (
-        m.fedbuff(0.5, concurrency=6, buffer=2).using(optimizer=optimizers.adamw(amsgrad=True)),
+        m.fedbuff(0.5, concurrency=6, buffer=2).using(optimizer=ours.adamw(amsgrad=True)),
         optimizers.AdamFedBuff,
         {"eta": 0.5, "K": 2, **FIXED, "amsgrad": True},
         uniform(6),
     ),
     "adam, rennala": (
-        m.rennala(0.4, batch=3).using(optimizer=optimizers.adamw()),
+        m.rennala(0.4, batch=3).using(optimizer=ours.adamw()),
         optimizers.AdamRennala,
         {"eta": 0.4, "B": 3, **FIXED, "amsgrad": False},
         BUSY,
     ),
     "adam, mifa": (
-        m.mifa(0.1).using(optimizer=optimizers.adamw()),
+        m.mifa(0.1).using(optimizer=ours.adamw()),
         optimizers.AdamMIFA,
         {"eta": 0.1, **FIXED, "amsgrad": False},
         BUSY,
     ),
     "momentum, mifa": (
-        m.mifa(0.1).using(optimizer=optimizers.momentum(0.8, nesterov=True)),
+        m.mifa(0.1).using(optimizer=ours.momentum(0.8, nesterov=True)),
         optimizers.MomentumMIFA,
         {"eta": 0.1, "beta": 0.8, "nesterov": True},
         BUSY,
     ),
     "adam, delay_adaptive": (
-        m.delay_adaptive(0.7).using(optimizer=optimizers.adamw()),
+        m.delay_adaptive(0.7).using(optimizer=ours.adamw()),
         optimizers.AdamDelayAdaptive,
         {"eta": 0.7, "rule": "scale", **FIXED, "amsgrad": False},
         BUSY,

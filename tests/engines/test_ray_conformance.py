@@ -7,7 +7,6 @@ A crew of actors takes seconds to start: scenarios are chosen so that each can f
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import pytest
@@ -28,8 +27,12 @@ def chosen(*names: str) -> list[str]:
     return [name for name in SCENARIOS if name != "closing"] if ALL else list(names)
 
 
-def check(scenario: str, **options: Any) -> None:
-    check_engine(partial(asgd.engines.ray, **options), abilities=ABILITIES, only=scenario)
+def check(scenario: str, code: str | None = None, **options: Any) -> None:
+    def engine(*arguments: Any, **more: Any) -> Any:
+        made = asgd.engines.ray(*arguments, **options, **more)
+        return made if code is None else made.encoding(code)
+
+    check_engine(engine, abilities=ABILITIES, only=scenario)
 
 
 @pytest.mark.parametrize(
@@ -70,16 +73,16 @@ def test_along_with_the_call(scenario: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("transport", "scenario"),
+    ("code", "scenario"),
     [
         ("float16", "train with async_sgd and kills"),
         ("bfloat16", "train with over_selection and rubbish"),
     ],
 )
-def test_16_bits(transport: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_16_bits(code: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replayed to the bit, whatever happened to jobs and workers."""
     monkeypatch.setattr(post, "SMALL", 0)
-    check(scenario, shared_memory=scenario.endswith("kills"), transport=transport)
+    check(scenario, shared_memory=scenario.endswith("kills"), code=code)
 
 
 def test_closing() -> None:

@@ -59,7 +59,6 @@ def test_groups_of_workers() -> None:
         ({"workers": 2, "resources": ["big"]}, r"resources = \['big'\] names nothing"),
         ({"workers": 2, "threads": 0}, "threads = 0 must be"),
         ({"workers": 2, "at_least": 3}, "at_least = 3 is more than the 2 workers"),
-        ({"workers": 2, "transport": "int8"}, "transport = 'int8' is unknown"),
         ({"workers": 2, "slowdown": {2: 3}}, "names worker 2, who is not there"),
         ({"workers": 2, "start_timeout": 0}, "start_timeout = 0 must be"),
     ],
@@ -70,9 +69,7 @@ def test_what_cannot_be_asked(options: dict[str, Any], words: str) -> None:
 
 
 def test_run_json_says_what_it_takes_to_go_on() -> None:
-    before = ray(
-        [Group(2), Group(1, num_cpus=2, resources={"big": 1})], address="auto", transport="float16", at_least=2
-    )
+    before = ray([Group(2), Group(1, num_cpus=2, resources={"big": 1})], address="auto", at_least=2)
     described = json.loads(json.dumps(before.describe()))
     assert described["engine"] == "ray"
     assert named_engine(described, {}) == before

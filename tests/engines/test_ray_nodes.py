@@ -188,7 +188,7 @@ def test_workers_that_find_no_room_join_when_a_node_does(nodes: Nodes, tmp_path:
 def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     lent = nodes.add(2, big=2)
-    engine = asgd.engines.ray(2, resources={"big": 1}, transport="float16")
+    engine = asgd.engines.ray(2, resources={"big": 1}).encoding("float16")
 
     def leave() -> None:
         nodes.kill(lent)

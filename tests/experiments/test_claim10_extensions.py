@@ -49,8 +49,10 @@ def test_the_longest_delay_is_that_of_the_slow_worker():
 def test_variants_differ_in_what_they_are_called_after(setting, variant):
     plain = claim10.methods(setting, PLAIN)[0]
     for method in claim10.methods(setting, variant):
-        different = {name for name in ("dispatch", "gather", "work") if getattr(method, name) != getattr(plain, name)}
-        kind = {"local": "work", "buffer": "gather", EARLY: "dispatch"}
+        different = {
+            name for name in ("dispatch", "aggregation", "work") if getattr(method, name) != getattr(plain, name)
+        }
+        kind = {"local": "work", "buffer": "aggregation", EARLY: "dispatch"}
         assert different == {part for word, part in kind.items() if word in variant}
 
 

@@ -46,7 +46,7 @@ def test_a_whole_file():
     assert adaptive(None).step.stepsize == 0.1
     assert adaptive(0.7).step.stepsize == 0.7
     assert adaptive(None).optimizer.beta == 0.5
-    assert config.methods["fedbuff"](None).gather.noise == 0.5
+    assert config.methods["fedbuff"](None).aggregation.noise == 0.5
     assert config.durations.lowered.down.tolist() == [0.5, 0.5]
     assert list(config.sweep["stepsizes"]) == pytest.approx([0.01, 0.1, 1.0])
 

@@ -38,7 +38,7 @@ def test_what_waits_in_a_buffer(tmp_path: Path, method: Any) -> None:
     for iterations in (20, 33, 46, 59):
         run = train(tmp_path, iterations, method, engine=Inline(3), resume=True)
         state = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).state
-        held = state["update"]["memory"]["gather"]["held"]
+        held = state["update"]["memory"]["aggregation"]["held"]
         assert run.unused == as_row(run)["unused"] == held
         said = leftover(method, run.trace)
         assert (said is None) == (held == 0)

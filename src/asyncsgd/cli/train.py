@@ -55,6 +55,15 @@ def train(
     local_stepsize: Annotated[
         float | None, typer.Option(help="Step size of the local steps.", rich_help_panel=METHOD)
     ] = None,
+    compressed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="float16|bfloat16",
+            help="Code of updates on their way to the server, with error feedback (engine ray only).",
+            show_default="as they are",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -114,9 +123,6 @@ def train(
     at_least: Annotated[
         int | None, typer.Option(help="Begin with so many workers.", show_default="all", rich_help_panel=RAY)
     ] = None,
-    transport: Annotated[
-        str | None, typer.Option(metavar="float16|bfloat16", help="Send updates so.", rich_help_panel=RAY)
-    ] = None,
     working_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Send the modules in it to the nodes.", rich_help_panel=RAY)
     ] = None,
@@ -144,6 +150,7 @@ def train(
                 "optimizer": optimizer,
                 "local_steps": local_steps,
                 "local_stepsize": local_stepsize,
+                "compressed": compressed,
             },
             settings=set_ or [],
             iterations=iterations,
@@ -166,7 +173,6 @@ def train(
             num_gpus=num_gpus,
             resources=resource or [],
             at_least=at_least,
-            transport=transport,
             working_dir=working_dir,
         ),
     )

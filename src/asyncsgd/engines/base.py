@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
@@ -132,6 +133,12 @@ class Engine(ABC):
     def threads(self) -> int | list[int] | None:
         """Threads that a gradient is computed with, one number or one per worker, for the replay; None: not known."""
         return None
+
+    def encoding(self, code: str) -> Engine:
+        """Return the same engine with updates sent in this code (`asyncsgd.Method.compressed`), if it can do that."""
+        kind = type(self).__name__.lower()
+        fix = "leave .compressed(...) out, or use asgd.engines.ray(...)"
+        raise BadParameter("compressed", code, f"is not possible with the engine {kind}", fix)
 
     @property
     def transport(self) -> str | None:

@@ -72,7 +72,6 @@ class Wishes:
     num_gpus: float | None
     resources: list[str]
     at_least: int | None
-    transport: str | None
     working_dir: Path | None
 
     @property
@@ -84,7 +83,6 @@ class Wishes:
             "num_gpus": self.num_gpus,
             "resources": settings(self.resources, "--resource", "NAME=AMOUNT, for instance big=1") or None,
             "at_least": self.at_least,
-            "transport": self.transport,
             "working_dir": None if self.working_dir is None else str(self.working_dir),
             "workers": self.workers,
             "slowdown": numbers("--slowdown", self.slowdown),

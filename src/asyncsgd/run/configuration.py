@@ -6,6 +6,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,7 @@ from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.reading import read_config, read_lines
+from asyncsgd.run.request import Request
 from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
@@ -42,7 +44,22 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
     if expected is not None and engine.workers > expected and is_heterogeneous(task):
         fix = f"start {expected} workers, or make the task with workers={engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
-    method.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+    bound = method.bind(engine.workers, iterations)
+    bound.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+
+
+def settled(request: Request, path: Path | None) -> Request:
+    """Return the request with its method bound, and with an engine that encodes updates as the method says.
+
+    A run that is resumed keeps the numbers that it was bound to when it started, whatever it is asked for now.
+    """
+    start = {"workers": request.engine.workers, "iterations": request.iterations}
+    if path is not None:
+        start = read(path).get("bound", start)
+    method, engine = request.method.bind(start["workers"], start["iterations"]), request.engine
+    if method.compression is not None:
+        engine = engine.encoding(method.compression.code)
+    return replace(request, method=method, engine=engine)
 
 
 def check_listeners(listeners: Any) -> None:
@@ -67,6 +84,7 @@ def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: 
         "dimension": int(x.shape[0]),
         "dtype": x.dtype.name,
         "engine": engine.describe(),
+        "bound": {"workers": engine.workers, "iterations": iterations},
         "threads": engine.threads,
         "notes": list(getattr(task, "notes", ())),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),

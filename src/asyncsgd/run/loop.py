@@ -72,7 +72,9 @@ class Loop:
         config |= {"every": request.every, "until": None if request.target is None else str(request.target)}
         checkpoint = None
         if self._files is not None and self._files.begun:
-            configuration.check_same(config, configuration.read(self._files.path))
+            before = configuration.read(self._files.path)
+            configuration.check_same(config, before)
+            config["bound"] = before.get("bound", config["bound"])
             checkpoint, complaints = self._files.newest()
             for complaint in complaints:
                 self._book.note(complaint)

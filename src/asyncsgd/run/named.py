@@ -21,7 +21,17 @@ from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine, Group, processes, ray
 from asyncsgd.tasks.base import Task
 
-OPTIONS = ("stepsize", "concurrency", "clip", "noise", "momentum", "optimizer", "local_steps", "local_stepsize")
+OPTIONS = (
+    "stepsize",
+    "concurrency",
+    "clip",
+    "noise",
+    "momentum",
+    "optimizer",
+    "local_steps",
+    "local_stepsize",
+    "compressed",
+)
 """What a command line says of the method by name; the rest goes through --set."""
 PYTHON = {"True": True, "False": False, "None": None}
 """What JSON writes in small letters: a text would pass for true."""
@@ -140,6 +150,7 @@ def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> En
 def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
     """Groups of workers stay what they are, but for what is said of all."""
     groups = [Group(**group) for group in options.pop("groups", [])] or [Group(options["workers"])]
+    options.pop("transport", None)  # the method says how updates are encoded
     needs = {name: changes.pop(name) for name in NEEDS if name in changes}
     workers = changes.pop("workers", None)
     if workers is not None:

@@ -114,4 +114,5 @@ def launch(
         if progress:
             told.insert(0, Terminal())
             stops.callback(told[0].stop)
-        return Loop(request, told, files).run()
+        begun = None if files is None or not files.begun else files.path
+        return Loop(configuration.settled(request, begun), told, files).run()

@@ -101,7 +101,8 @@ def simulate(
     >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
     (16, True)
     """
-    iterations = check_request(task, method, durations, iterations, seed)
+    iterations, workers = check_request(task, method, durations, iterations, seed)
+    method = method.bind(workers, iterations)
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
     metadata = {"method": method.name, "seed": str(seed)}
@@ -115,8 +116,8 @@ def simulate(
 
 def check_request(
     task: Task, method: Method, durations: Durations | Trace, iterations: int | None, seed: int = 0
-) -> int:
-    """Refuse what cannot be simulated; the number of iterations."""
+) -> tuple[int, int]:
+    """Refuse what cannot be simulated, and return the numbers of iterations and of workers."""
     if not isinstance(durations, Durations | Trace):
         fix = "make them with asgd.durations.fixed([...]), or pass a trace"
         raise BadParameter("durations", durations, f"is a {type(durations).__name__}", fix)
@@ -144,8 +145,12 @@ def check_request(
     if expected is not None and (workers > expected or (workers < expected and isinstance(durations, Durations))):
         fix = f"give {expected} durations, or make the task with workers={workers}"
         raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
-    method.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
-    return iterations
+    if method.compression is not None:
+        fix = "leave .compressed(...) out, or train with asgd.engines.ray(...)"
+        raise BadParameter("compressed", method.compression.code, "is not possible in a simulation", fix)
+    bound = method.bind(workers, iterations)
+    bound.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+    return iterations, workers
 
 
 def check_parts(task: Task, method: Method, seed: int) -> None:

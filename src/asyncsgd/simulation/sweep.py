@@ -133,8 +133,9 @@ def sweep(
         raise BadParameter("seeds", seeds, "is no list of seeds", "pass at least one, as seeds=[0]")
     methods = [with_step(method, float(size)) for size in sizes]
     for seed in seeds:
-        iterations = check_request(task, methods[0], durations, iterations, seed)
+        iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
+    methods = [each.bind(workers, iterations) for each in methods]
     stop = _stop(task, target, metric, window, sustained, iterations)
     every = 1 if stop else max(1, iterations // 100)
     shape = (len(sizes), len(seeds))

@@ -121,7 +121,7 @@ class FirstOf(Rule):
     def __init__(self, seed=0, goal=1, ask=None):
         super().__init__(seed)
         self.goal = goal
-        self.ask = -(-13 * goal // 10) if ask is None else ask  # ⌈1.3 goal⌉ in integers
+        self.ask = goal if ask is None else ask
         self.asked = []  # those asked in this round, in order
         self.unasked = []
         self.kept = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from asyncsgd.core.check import count, nonnegative, positive
@@ -102,6 +102,10 @@ class Ray(Engine):
 
         return RayCrew(self, task, work, x)
 
+    def encoding(self, code: str) -> Ray:
+        check_transport(code)
+        return replace(self, transport=code)
+
     @property
     def _working_dir(self) -> str | None:
         """The directory of this machine that is sent along."""
@@ -125,7 +129,6 @@ def ray(
     resources: Mapping[str, float] | None = None,
     threads: int | None = None,
     at_least: int | None = None,
-    transport: str | None = None,
     slowdown: Sequence[float] | Mapping[int, float] | None = None,
     seconds: Sequence[float] | Mapping[int, float] | None = None,
     job_timeout: float | None = None,
@@ -149,7 +152,6 @@ def ray(
         resources: Custom resources of each worker, named as the nodes name them: ``{"big": 1}``.
         threads: Threads that each worker computes with; by default its whole processors.
         at_least: Begin as soon as so many are there, and let the others join later; by default all.
-        transport: "float16" or "bfloat16": updates travel in half the bytes, with error feedback; None: as they are.
         slowdown: Pretend: factor by which a worker is slower than it is, one per worker or ``{worker: factor}``.
         seconds: Pretend: a job takes at least this long, one number per worker or ``{worker: seconds}``.
         job_timeout: Seconds after which a job is given up and its worker replaced; by default 20 times the longest
@@ -174,13 +176,11 @@ def ray(
     if job_timeout is not None:
         positive("job_timeout", job_timeout)
     positive("start_timeout", start_timeout)
-    check_transport(transport)
     return Ray(
         total,
         groups=groups,
         address=address,
         at_least=at_least,
-        transport=transport,
         slowdown=per_worker("slowdown", slowdown, total, nothing=1.0),
         seconds=per_worker("seconds", seconds, total, nothing=0.0),
         job_timeout=job_timeout,
