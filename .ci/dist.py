@@ -82,7 +82,7 @@ REFUSED: dict[tuple[str, ...], str] = {
 
 RAISES: dict[str, str] = {
     "asgd.tasks.torch(None, None, None)": "torch",
-    "asgd.torch_optimizer('AdamW')": "torch",
+    "asgd.optimizers.torch('AdamW')": "torch",
     "asgd.engines.ray(2).start(None, None, np.ones(2))": "ray",
     "asgd.flower.serve(None, None, asgd.mifa(0.1), iterations=1)": "flower",
     "asgd.plot.speedup([1.0, 2.0])": "report",

@@ -12,13 +12,13 @@ from core.checks import Watch, drive, spied
 
 from asyncsgd.core.events import Ended, Outcome
 from asyncsgd.core.server import Server
-from asyncsgd.methods import async_sgd, fedbuff, federated_async_sgd, over_selection
+from asyncsgd.methods import async_sgd, fedavg, fedbuff, federated_async_sgd
 
 METHODS = {
     "plain": async_sgd(0.25),
     "buffer": fedbuff(0.5, concurrency=4, buffer=3),
     "uniform": federated_async_sgd(0.25, concurrency=5),
-    "cancels": over_selection(0.25, goal=2, ask=4),
+    "cancels": fedavg(0.25, clients=2, ask=4),
 }
 
 

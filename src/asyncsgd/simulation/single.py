@@ -76,7 +76,7 @@ class Run:
 
 def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
     """The page of runs. It is found by its name: pages lie above simulations, and few simulations want one."""
-    written: Path = import_module("asyncsgd.report").write(runs, path, title=title, task=task)
+    written: Path = import_module("asyncsgd.report").report(runs, path, title=title, task=task)
     return written
 
 
