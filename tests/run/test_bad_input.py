@@ -161,10 +161,7 @@ class Locked(nn.Linear):
             r"loss = 'CrossEntropyLoss' is a class; pass an object of it: CrossEntropyLoss\(\)",
         ),
         ({"metrics": {"far": nn.MSELoss}}, r"metrics\['far'\] = 'MSELoss' is a class; pass an object"),
-        (
-            {"split": "foo", "workers": 2},
-            "split = 'foo' is unknown; pass 'shared', 'iid', 'label', 'dirichlet' or one list",
-        ),
+        ({"split": "iid"}, r"split = 'iid' is a str; pass asgd.tasks.split\("),
     ],
 )
 def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> None:

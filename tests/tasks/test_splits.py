@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.tasks import dirichlet_split, iid_split, label_split
+from asyncsgd.tasks import dirichlet_split, iid_split, label_split, split
 
 labels = st.lists(st.integers(0, 6), min_size=1, max_size=80)
 
@@ -67,3 +67,22 @@ def test_bad_splits_are_refused(call, name):
     with pytest.raises(BadParameter) as caught:
         call()
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"kind": "zigzag", "workers": 2}, "kind = 'zigzag' is not a split; pass one of: iid, dirichlet, label"),
+        ({"kind": "dirichle", "workers": 2}, "did you mean dirichlet?"),
+        ({"kind": 3, "workers": 2}, "kind = 3 is not a split"),
+        ({"kind": "iid"}, "workers is missing to split the data"),
+        ({"kind": "iid", "workers": 0}, "workers = 0 must be an integer"),
+        ({"kind": [[0], [1]], "workers": 3}, "workers = 3 is not the number of lists, 2"),
+        ({"kind": "dirichlet", "workers": 2, "alpha": 0}, "alpha = 0 must be a positive"),
+        ({"kind": "iid", "workers": 2, "seed": 0.5}, "seed = 0.5 is not an integer"),
+    ],
+)
+def test_a_split_that_cannot_be(arguments, says):
+    with pytest.raises(BadParameter) as caught:
+        split(**arguments)
+    assert says in str(caught.value)

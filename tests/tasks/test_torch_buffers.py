@@ -44,8 +44,8 @@ MODELS = {
 @pytest.mark.parametrize("kind", ["shared", "per worker", "row by row"])
 def test_models_with_buffers_pass_the_check(name, kind):
     data = RowByRow(digits(), 300) if kind == "row by row" else digits()
-    split = "label" if kind == "per worker" else "shared"
-    task = asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), data, split=asgd.tasks.split(split, workers=3))
+    split = asgd.tasks.split("label", workers=3) if kind == "per worker" else None
+    task = asgd.tasks.torch(MODELS[name](), nn.CrossEntropyLoss(), data, split=split)
     asgd.tasks.check_task(task)
     assert task.notes
 

@@ -47,7 +47,7 @@ def test_what_travels_is_the_model_once_and_the_rows_once():
     model = nn.Sequential(nn.Linear(64, 1000), nn.Linear(1000, 10))
     for data, rows, options in (
         ((inputs[:100], targets[:100]), 100, {}),  # views of something larger
-        (TensorDataset(inputs[:5000], targets[:5000]), 5000, {"workers": 4, "split": "iid"}),
+        (TensorDataset(inputs[:5000], targets[:5000]), 5000, {"split": asgd.tasks.split("iid", workers=4)}),
         ([(inputs[:50], targets[:50]), (inputs[50:100], targets[50:100])], 100, {}),
     ):
         task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), data, **options)
