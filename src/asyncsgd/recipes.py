@@ -19,9 +19,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.work import LocalSteps
-from asyncsgd.methods.listing import recipes
-
-__all__ = ["COMMON", "adapt", "make", "recipes"]
+from asyncsgd.methods.listing import recipes as recipes
 
 COMMON = {
     "clip": "Clip every update to this norm.",
