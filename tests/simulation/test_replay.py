@@ -56,7 +56,7 @@ methods = st.builds(
     work=st.just(Gradient())
     | st.builds(LocalSteps, st.integers(1, 3), st.just(0.05), st.booleans(), st.sampled_from([0.0, 0.2])),
     transforms=st.sampled_from([(), (Clip(0.4),), (Interpolate(),), (Interpolate(), Clip(0.4))]),
-    gather=st.just(Each()) | st.builds(Buffer, st.integers(1, 4)),
+    aggregation=st.just(Each()) | st.builds(Buffer, st.integers(1, 4)),
     optimizer=st.just(SGD()) | st.builds(Momentum, st.just(0.8), st.booleans()),
 )
 

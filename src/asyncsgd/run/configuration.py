@@ -6,7 +6,6 @@ import hashlib
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +18,6 @@ from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.reading import read_config, read_lines
-from asyncsgd.run.request import Request
 from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
@@ -48,18 +46,16 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
     bound.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
 
 
-def settled(request: Request, path: Path | None) -> Request:
-    """Return the request with its method bound, and with an engine that encodes updates as the method says.
+def settled(method: Method, engine: Engine, iterations: int, begun: Path | None) -> tuple[Method, Engine]:
+    """Return the method with everything fixed that it leaves to the run, and the engine that encodes as it says.
 
-    A run that is resumed keeps the numbers that it was bound to when it started, whatever it is asked for now.
+    A run that is resumed (``begun``: its directory) keeps the numbers that it was bound to when it started.
     """
-    start = {"workers": request.engine.workers, "iterations": request.iterations}
-    if path is not None:
-        start = read(path).get("bound", start)
-    method, engine = request.method.bind(start["workers"], start["iterations"]), request.engine
-    if method.compression is not None:
-        engine = engine.encoding(method.compression.code)
-    return replace(request, method=method, engine=engine)
+    start = {"workers": engine.workers, "iterations": iterations}
+    if begun is not None:
+        start = read(begun).get("bound", start)
+    method = method.bind(start["workers"], start["iterations"])
+    return method, engine if method.compression is None else engine.encoding(method.compression.code)
 
 
 def check_listeners(listeners: Any) -> None:

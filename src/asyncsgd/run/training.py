@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from asyncsgd.core.check import count, positive
@@ -115,4 +116,5 @@ def launch(
             told.insert(0, Terminal())
             stops.callback(told[0].stop)
         begun = None if files is None or not files.begun else files.path
-        return Loop(configuration.settled(request, begun), told, files).run()
+        method, engine = configuration.settled(request.method, request.engine, request.iterations, begun)
+        return Loop(replace(request, method=method, engine=engine), told, files).run()
