@@ -8,6 +8,7 @@ import pytest
 from asyncsgd import methods
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Uniform
 from asyncsgd.core.gather import Buffer
+from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Custom
 from asyncsgd.experiments import (
     bias,
@@ -188,7 +189,7 @@ def test_claim_8_fast_workers_get_more_jobs(planted):
 
 
 def test_claim_9_nothing_is_clipped(planted):
-    bug = planted(claim09_clipping, "clipped", lambda method, norm: method)
+    bug = planted(Method, "clipped", lambda method, norm: method)
     rows = [claim09_clipping.measure(0.03, level, (2, 128, 2048, 8192), steps=48) for level in (None, 3.0, 1.0)]
     assert refuted(claim09_clipping.judge(rows)[0]) == bug
 

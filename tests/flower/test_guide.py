@@ -23,7 +23,7 @@ import asyncsgd as asgd
 GUIDE = DOCS / "guides" / "federated.md"
 PYTHON = [block.text for block in blocks(GUIDE) if block.info == "python"]
 CHANGE = next(block.text for block in blocks(GUIDE) if block.info == "diff")
-METHODS = re.findall(r"^\|[^|]*\| `(asgd.*?)` \|", GUIDE.read_text("utf-8"), re.MULTILINE)
+METHODS = re.findall(r"^\|[^|]*\| `((?:asgd|method).*?)` \|", GUIDE.read_text("utf-8"), re.MULTILINE)
 
 
 def after(change: str) -> str:

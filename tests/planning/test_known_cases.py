@@ -50,7 +50,7 @@ def test_with_few_jobs_in_flight_and_data_that_differ_algorithm_2_wins():
 
 def test_with_data_that_differ_what_favours_the_fast_is_shown_and_never_recommended(paper):
     shown = {row.candidate.method for row in paper.rows}
-    assert shown == {"minibatch_sgd", "over_selection", "async_sgd", "delay_adaptive", "federated_async_sgd"}
+    assert shown == {"minibatch_sgd", "fedavg", "async_sgd", "delay_adaptive", "federated_async_sgd"}
     for row in paper.rows:
         fair = row.candidate.method in ("minibatch_sgd", "federated_async_sgd") or row.candidate.goal == row.concurrency
         assert (row.accuracy is not None) == fair
@@ -257,7 +257,7 @@ def test_the_heterogeneous_bound_counts_noise_and_differences():
 def test_the_best_fraction_of_over_selection_is_best_among_all():
     tau = sorted(np.random.default_rng(3).lognormal(0, 1, 12))
     plan = asgd.plan(tau, noise=20.0)
-    for row in plan.at("over_selection"):
+    for row in plan.at("fedavg"):
         asked = row.concurrency
         least = math.ceil(asked / 2)
         times = [over_selection_time(tau, goal, asked) * (1 + 20.0 / goal) for goal in range(least, asked + 1)]

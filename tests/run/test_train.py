@@ -95,7 +95,7 @@ def test_a_target_that_is_not_measured() -> None:
         ({"checkpoint_every": 0}, "checkpoint_every = 0"),
         ({"checkpoint_seconds": 0}, "checkpoint_seconds = 0"),
         ({"seed": 1.5}, "seed = 1.5"),
-        ({"method": asgd.fedavg(0.1, clients=5, ask=7)}, "goal = 5 can never be reached by 2 workers"),
+        ({"method": asgd.fedavg(0.1, clients=5, ask=7)}, "clients = 5 can never be reached by 2 workers"),
     ],
 )
 def test_wrong_parameters(tmp_path: Path, options: dict[str, Any], words: str) -> None:

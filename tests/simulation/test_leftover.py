@@ -22,7 +22,7 @@ BUFFERED = {
     "fedbuff": asgd.fedbuff(0.1, concurrency=3, buffer=4),
     "over_selection": asgd.fedavg(0.1, clients=2, ask=3),
     "rennala": asgd.rennala(0.1, batch=4),
-    "staleness_aware": asgd.methods.staleness_aware(0.1, splits=1),
+    "staleness_aware": asgd.methods.staleness_aware(0.1, splits=1).bind(3),
     "noise": asgd.fedbuff(0.1, concurrency=3, buffer=5).clipped(1.0, noise=0.1),
 }
 
