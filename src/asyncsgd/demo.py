@@ -20,7 +20,7 @@ from asyncsgd.core.check import count, positive
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
-from asyncsgd.planning.words import number, shown
+from asyncsgd.format import number, rounded
 from asyncsgd.run import Listener, TrainingRun, train
 from asyncsgd.run.listeners import Status
 
@@ -215,10 +215,10 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
 def _cells(row: Row) -> list[str]:
     speedup = "–"
     if row.seconds is not None and row.speedup is not None:  # by the seconds as they are shown, so that both agree
-        speedup = f"{shown(row.seconds * row.speedup) / shown(row.seconds):.1f}×"
+        speedup = f"{rounded(row.seconds * row.speedup) / rounded(row.seconds):.1f}×"
     return [
         row.method,
-        "not reached" if row.seconds is None else number(row.seconds),
+        "not reached" if row.seconds is None else number(row.seconds, 3),
         speedup,
         f"{row.predicted:.1f}×",
         str(row.gradients),

@@ -150,7 +150,7 @@ def test_watch_sees_the_same_rate(tmp_path: Path, seconds: float, shown: str, st
     newest = max((tmp_path / name).stat().st_mtime for name in ("trace.log", "metrics.jsonl", "journal.jsonl"))
     for silent in (0.0, 0.9 * seconds):
         frame = look(tmp_path, newest + silent)
-        assert frame.per_second == pytest.approx(2 / seconds, rel=0.05)
+        assert frame.updates_per_second == pytest.approx(2 / seconds, rel=0.05)
         assert frame.left == pytest.approx(200 * seconds / 2, rel=0.05)
     frame = look(tmp_path, newest)
     assert f"{shown}/s" in line(frame)
@@ -165,7 +165,7 @@ def test_watch_says_no_rate_before_the_first_update(tmp_path: Path) -> None:
     task, times = asgd.tasks.quadratic(workers=1), asgd.durations.fixed([600.0])
     run = Scripted(tmp_path, asgd.simulate(task, asgd.async_sgd(0.1), times, iterations=10).trace)
     frame = look(tmp_path)
-    assert (frame.per_second, frame.left) == (0.0, None)
+    assert (frame.updates_per_second, frame.left) == (0.0, None)
     assert "/s" not in line(frame)
     console = Console(width=120)
     with console.capture() as drawn:

@@ -316,7 +316,7 @@ def test_an_interrupt_is_summed_up(
     [run] = notes.of("ended")
     assert (run.interrupted, run.trace.iterations) == ("SIGINT", iteration)
     said = capsys.readouterr().err
-    assert f"async_sgd was stopped by SIGINT: {iteration} iterations in " in said
+    assert f"async_sgd interrupted by SIGINT at iteration {iteration} of 60: {iteration} iterations in " in said
     assert ("nothing was kept" in said) != ("resume with resume=True" in said) == kept
     if directory is not None:
         assert saved(directory)[0] == iteration
@@ -326,7 +326,7 @@ def test_an_interrupt_is_summed_up(
 def test_a_run_sums_itself_up_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     run = train(None, progress=True)
     said = capsys.readouterr().err
-    assert "async_sgd is done: 60 iterations in " in said
+    assert "async_sgd done: 60 iterations in " in said
     assert all(fact in said for fact in run.diagnosis.facts)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadRunDirectory, LoggerWarning, MissingLibrary
 from asyncsgd.run.listeners import Listener, Status
-from asyncsgd.run.summary import as_row
+from asyncsgd.run.view import RunView
 from asyncsgd.trace.atomic import write_text
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Logger(Listener):
         """Write what is left, and the summary."""
         self._run = run
         self._flush()
-        self._try(self._finish, run, as_row(run))
+        self._try(self._finish, run, RunView.of(run).headline())
 
     def stop(self) -> None:
         """Close, whatever happened."""
@@ -163,8 +163,9 @@ def title(config: Mapping[str, Any]) -> str:
 
 
 def finite(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a summary."""
-    numbers = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+    """Return the numbers of a headline, the metrics, outcomes and faults in it included."""
+    numbers: dict[str, Any] = {**summary["faults"], **summary["jobs"], **summary["metrics"], **summary}
+    numbers = {name: value for name, value in numbers.items() if isinstance(value, int | float)}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 

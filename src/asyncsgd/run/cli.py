@@ -32,9 +32,9 @@ from asyncsgd.run.reading import read_lines
 from asyncsgd.run.replay import Replay
 from asyncsgd.run.replay import replay as replay_run
 from asyncsgd.run.results import TrainingRun
-from asyncsgd.run.summary import as_row, as_text
 from asyncsgd.run.target import Target
 from asyncsgd.run.training import train as train_task
+from asyncsgd.run.view import RunView
 from asyncsgd.tasks.base import Task
 
 WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
@@ -205,11 +205,13 @@ def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options
 def show(run: TrainingRun, *, as_json: bool) -> None:
     """Print how it went."""
     if as_json:
-        json.dump(as_row(run), sys.stdout, indent=2, allow_nan=False)
+        json.dump(RunView.of(run).headline(), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
         console = Console(highlight=False)
-        console.print(as_text(run), markup=False, soft_wrap=not console.is_terminal)  # a line stays one in a file
+        console.print(
+            RunView.of(run).text(), markup=False, soft_wrap=not console.is_terminal
+        )  # a line stays one in a file
 
 
 def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool) -> bool:

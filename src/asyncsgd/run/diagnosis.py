@@ -14,6 +14,7 @@ from asyncsgd.core.dispatch import Shuffled, Uniform
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
+from asyncsgd.format import times
 from asyncsgd.run.faults import Faults
 from asyncsgd.run.metrics import blown_up
 from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
@@ -282,14 +283,8 @@ def _about_faults(faults: Faults, facts: list[str]) -> None:
 
 def _times(ratio: float) -> str:
     if ratio >= 0.995:
-        return f"{_plainly(ratio)} times"
-    return f"{ratio:.0%} of" if ratio >= 0.0995 else f"{_plainly(1 / ratio)} times smaller than"
-
-
-def _plainly(value: float) -> str:
-    if value >= 1e6:
-        return f"{value:.1e}"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+        return f"{times(ratio)} times"
+    return f"{ratio:.0%} of" if ratio >= 0.0995 else f"{times(1 / ratio)} times smaller than"
 
 
 def _down(value: float) -> str:

@@ -113,11 +113,11 @@ class Terminal(Listener):
 
     def ended(self, run: TrainingRun) -> None:
         """Stop drawing, and say how it went."""
-        from asyncsgd.run.summary import as_text
+        from asyncsgd.run.view import RunView
 
         self.stop()
         if self._summary or run.interrupted is not None:
-            self.noted(as_text(run))
+            self.noted(RunView.of(run).text())
 
     def stop(self) -> None:
         """Give the terminal back."""

@@ -158,7 +158,8 @@ class Loop:
         if interrupts.received is None:
             for note in crew.finish():
                 self._take(crew, note)
-        book.journal("ended", seconds=self._seconds, workers=len(self._server.workers))
+        signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
+        book.journal("ended", seconds=self._seconds, workers=len(self._server.workers), **signal)
         book.save()
 
     @contextmanager
