@@ -44,9 +44,9 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import engines, flower, loggers, plot, report, tasks, testing, theory, trace
+    from asyncsgd import engines, flower, plot, report, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
-    from asyncsgd.run import Replay, TrainingRun, replay, train
+    from asyncsgd.run import Callback, Checkpoints, Limits, Replay, TrainingRun, callbacks, replay, train
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,
@@ -70,7 +70,9 @@ __all__ = [
     "Assign",
     "AsyncSGDError",
     "BiasWarning",
+    "Callback",
     "Cancel",
+    "Checkpoints",
     "Comparison",
     "DivergenceWarning",
     "EdgeWarning",
@@ -78,6 +80,7 @@ __all__ = [
     "Job",
     "Joined",
     "Left",
+    "Limits",
     "Lost",
     "Method",
     "Outcome",
@@ -93,6 +96,7 @@ __all__ = [
     "adadelay",
     "adam",
     "async_sgd",
+    "callbacks",
     "clipped",
     "compare",
     "dc_asgd",
@@ -107,7 +111,6 @@ __all__ = [
     "flower",
     "grid",
     "local_sgd",
-    "loggers",
     "methods",
     "mifa",
     "minibatch_sgd",
@@ -139,9 +142,9 @@ _LATER = {
     "Trace": "asyncsgd.trace",
     "engines": "asyncsgd.engines",
     "flower": "asyncsgd.flower",
-    "loggers": "asyncsgd.loggers",
     **dict.fromkeys(("Plan", "plan"), "asyncsgd.planning"),
-    **dict.fromkeys(("Replay", "TrainingRun", "replay", "train"), "asyncsgd.run"),
+    **dict.fromkeys(("Callback", "Checkpoints", "Limits", "Replay", "TrainingRun"), "asyncsgd.run"),
+    **dict.fromkeys(("callbacks", "replay", "train"), "asyncsgd.run"),
     "plot": "asyncsgd.plot",
     "report": "asyncsgd.report",
     "tasks": "asyncsgd.tasks",

@@ -21,8 +21,7 @@ from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
 from asyncsgd.format import number, rounded
-from asyncsgd.run import Listener, TrainingRun, train
-from asyncsgd.run.listeners import Status
+from asyncsgd.run import Callback, Control, LiveView, TrainingRun, train
 
 TARGET = 0.95
 STEP = 0.15
@@ -101,13 +100,13 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
             runs[name] = train(
                 task,
                 method,
-                engine=engine,
+                engine,
                 iterations=MOST,
                 until=f"accuracy >= {TARGET}",
                 every=10,
                 directory=directory / _folder(name),
                 progress=False,
-                listeners=[_Bar(bars, name)],
+                callbacks=[_Bar(bars, name)],
             )
     return runs
 
@@ -125,21 +124,21 @@ def _folder(name: str) -> str:
     return name.replace(" ", "-").lower()
 
 
-class _Bar(Listener):
+class _Bar(Callback):
     """A bar that is full when the accuracy is there."""
 
     def __init__(self, bars: Progress, name: str) -> None:
         self._bars = bars
         self._line = bars.add_task("starting workers", total=TARGET, name=name)
 
-    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
         self._bars.update(
             self._line,
             completed=min(TARGET, metrics["accuracy"]),
-            description=f"accuracy {metrics['accuracy']:.3f} after {seconds:.1f} s and {iteration} gradients",
+            description=f"accuracy {metrics['accuracy']:.3f} after {view.seconds:.1f} s and {view.iteration} gradients",
         )
 
-    def progressed(self, status: Status) -> None:
+    def on_progress(self, view: LiveView) -> None:
         self._bars.refresh()
 
 

@@ -59,7 +59,7 @@ def test_after_a_resume_the_model_of_the_checkpoint_is_known_to_be_good(tmp_path
 
 def test_a_diverged_run_leaves_something_to_save(tmp_path: Path) -> None:
     """Also where no evaluation and no checkpoint came in between."""
-    run = train(tmp_path, 10**6, asgd.async_sgd(1e200), every=10**6, checkpoint_every=10**6)
+    run = train(tmp_path, 10**6, asgd.async_sgd(1e200), every=10**6, checkpoints=asgd.Checkpoints(every=10**6))
     assert run.diverged is not None
     assert run.x_iteration == 0
     assert run.x.tobytes() == Bowl().initial().tobytes()
@@ -112,7 +112,7 @@ def test_a_loss_that_is_not_finite_at_the_start_is_said_to_be_that(tmp_path: Pat
 
     Worse.loss = loss
     notes = Notes()
-    run = train(tmp_path, task=Worse(), listeners=[notes])
+    run = train(tmp_path, task=Worse(), callbacks=[notes])
     assert (run.diverged, run.x_iteration, run.trace.iterations) == (0, 0, 0)
     [problem] = run.diagnosis.problems
     assert problem == (

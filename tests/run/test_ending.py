@@ -13,18 +13,18 @@ from run.tasks import Exploding
 
 import asyncsgd as asgd
 from asyncsgd.report.sources import gather
-from asyncsgd.run import Listener, TrainingRun
+from asyncsgd.run import Callback, TrainingRun
 from asyncsgd.run.ending import End, Ending, decide, ending_of_files
 from asyncsgd.run.view import RunView
 from asyncsgd.watch import Frame, Watcher
 
 
-class Kept(Listener):
+class Kept(Callback):
     """Keeps the run, also one that `train` does not return."""
 
     run: TrainingRun
 
-    def ended(self, run: TrainingRun) -> None:
+    def on_end(self, run: TrainingRun) -> None:
         self.run = run
 
 
@@ -91,13 +91,13 @@ def test_a_run_that_diverged_is_not_to_be_resumed(options: dict[str, Any], at: i
 
 def test_a_run_that_was_interrupted(tmp_path: Path) -> None:
     class Enough(Kept):
-        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-            if iteration == 20:
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 20:
                 os.kill(os.getpid(), signal.SIGINT)
 
     enough = Enough()
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, listeners=[enough])
+        train(tmp_path, callbacks=[enough])
     frame, said = agreed(enough.run, tmp_path)
     assert frame.ending.kind == "interrupted"
     command = f"asyncsgd train --resume --directory {tmp_path}"

@@ -20,7 +20,7 @@ from watch.common import Scripted, simulated
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
-from asyncsgd.run import BadRunDirectory, Listener, TrainingRun, WorkersFailed
+from asyncsgd.run import BadRunDirectory, Callback, TrainingRun, WorkersFailed
 from asyncsgd.run.directory import RunDirectory, in_use, read_lines, read_trace
 from asyncsgd.trace import Trace, locks
 from asyncsgd.watch import Frame, Watcher
@@ -139,20 +139,20 @@ def test_of_many_notes_the_newest_are_kept(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- real runs
 
 
-class Onlooker(Listener):
+class Onlooker(Callback):
     """Looks at the directory whenever the run says how it stands."""
 
     def __init__(self, path: Path) -> None:
         self.watcher = Watcher(path)
         self.seen: list[tuple[Any, Frame]] = []
 
-    def progressed(self, status: Any) -> None:
-        self.seen.append((status, self.watcher.look()))
+    def on_progress(self, view: Any) -> None:
+        self.seen.append((view, self.watcher.look()))
 
 
 def test_a_run_that_goes_on(tmp_path: Path) -> None:
     onlooker = Onlooker(tmp_path)
-    run = train(tmp_path, iterations=300, listeners=[onlooker], every=50)
+    run = train(tmp_path, iterations=300, callbacks=[onlooker], every=50)
     before = 0
     for status, frame in onlooker.seen:
         assert frame.ending.kind == "running"
@@ -200,16 +200,16 @@ def test_only_the_parquet_file_is_left(tmp_path: Path) -> None:
 CRASHES = """
 import os, signal, sys
 import asyncsgd as asgd
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl
 
-class Dies(Listener):
-    def progressed(self, status):
-        if status.iteration >= 30:
+class Dies(Callback):
+    def on_progress(self, view):
+        if view.iteration >= 30:
             os.kill(os.getpid(), signal.SIGKILL)
 
 asgd.train(Bowl(), asgd.async_sgd(0.05), engine=asgd.engines.processes(2), iterations=10**6, every=10,
-           checkpoint_every=10, directory=sys.argv[1], progress=False, listeners=[Dies()])
+           checkpoints=asgd.Checkpoints(every=10), directory=sys.argv[1], progress=False, callbacks=[Dies()])
 """
 
 
@@ -273,13 +273,13 @@ def test_rejected_updates_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_interrupted(tmp_path: Path) -> None:
-    class Enough(Listener):
-        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-            if iteration == 20:
+    class Enough(Callback):
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 20:
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, listeners=[Enough()])
+        train(tmp_path, callbacks=[Enough()])
     frame = look(tmp_path)
     assert frame.ending.kind == "interrupted"
     assert frame.sentence.startswith(f"interrupted by SIGINT at iteration {frame.iterations} of 60; ")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.loggers.base import Logger, Row, finite, needs, title
+from asyncsgd.run.callbacks.logger import Logger, Row, finite, needs, title
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -26,7 +26,7 @@ def _imported() -> Any:
 
 
 class WandB(Logger):
-    """See `asyncsgd.loggers.wandb`."""
+    """See `asyncsgd.callbacks.wandb`."""
 
     kind = "wandb"
 

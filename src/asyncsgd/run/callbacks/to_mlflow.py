@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.loggers.base import Logger, Row, finite, flat, needs, title
+from asyncsgd.run.callbacks.logger import Logger, Row, finite, flat, needs, title
 from asyncsgd.run.ending import BAD, End, ending_of_run
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ METRICS, PARAMS, LENGTH = 1000, 100, 6000
 
 
 class MLflow(Logger):
-    """See `asyncsgd.loggers.mlflow`."""
+    """See `asyncsgd.callbacks.mlflow`."""
 
     kind = "mlflow"
 
