@@ -52,10 +52,11 @@ def in_options(error: BadParameter, params: Sequence[click.Parameter]) -> BadPar
     name, fix = error.name, error.fix
     for option in params:
         if isinstance(option, click.Option) and option.name is not None:
-            shown = max(option.opts, key=len)
+            shown = option.opts[0]
             name = shown if name == option.name else name
+            value = "=True" if option.is_flag else r"=(?=[\w\"'])"
+            fix = re.sub(rf"(?<![\w-]){option.name}{value}", shown if option.is_flag else f"{shown} ", fix)
             fix = re.sub(rf"(?<=pass ){option.name}\b", shown, fix)
-            fix = re.sub(rf"(?<![\w-]){option.name}=(?=[\w\"'])", f"{shown} ", fix)
     return BadParameter(name, error.value, error.problem, fix)
 
 
