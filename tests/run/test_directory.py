@@ -75,7 +75,7 @@ def test_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run.directory is None
     assert run.trace.iterations == 60
     assert not list(tmp_path.iterdir())
-    with pytest.raises(BadParameter, match="resume = True needs something to go on with"):
+    with pytest.raises(BadParameter, match="resume = True needs a run to resume"):
         train(None, resume=True)
 
 
