@@ -31,7 +31,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
     assert (found.project, found.name) == ("digits", f"async_sgd {tmp_path.name}")
     pairs = list(zip(run.metrics["iteration"].tolist(), run.metrics["loss"].tolist(), strict=True))
     assert found.of("loss") == pairs
-    expected = [(status.iteration, status.per_second) for status in seen.statuses]
+    expected = [(status.iteration, status.updates_per_second) for status in seen.statuses]
     assert found.of("run/updates_per_second") == expected
     assert found.of("run/workers") == [(status.iteration, status.workers) for status in seen.statuses]
     assert found.of("delay/average") == [(status.iteration, status.average_delay) for status in seen.statuses]

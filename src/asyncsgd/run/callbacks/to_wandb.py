@@ -83,7 +83,8 @@ class WandB(Logger):
             bars = np.histogram(delays, bins=min(BARS, after), range=(0, after))
             histogram = self._wandb.Histogram(np_histogram=bars)
             self._logged.log({"delay/histogram": histogram, "iteration": run.trace.iterations})
-        self._logged.summary.update({f"final/{name}": value for name, value in finite(summary).items()})
+        words = {name: summary[name] for name in ("state", "sentence", "facts", "problems")}
+        self._logged.summary.update({f"final/{name}": value for name, value in {**words, **finite(summary)}.items()})
 
     def _close(self, run: TrainingRun | None) -> None:
         self._logged.finish(exit_code=0 if run is not None and run.diverged is None else 1)
