@@ -87,9 +87,9 @@ RAISES: dict[str, str] = {
     "asgd.flower.serve(None, None, asgd.mifa(0.1), iterations=1)": "flower",
     "asgd.plot.speedup([1.0, 2.0])": "report",
     "asgd.plan({'a': [1.0], 'b': [2.0]}).page('plan.html')": "report",
-    "asgd.loggers.tensorboard()": "tensorboard",
-    "asgd.loggers.mlflow()": "mlflow",
-    "asgd.loggers.wandb()": "wandb",
+    "asgd.callbacks.tensorboard()": "tensorboard",
+    "asgd.callbacks.mlflow()": "mlflow",
+    "asgd.callbacks.wandb()": "wandb",
 }
 """The same in Python."""
 

@@ -42,7 +42,7 @@ def digits_from_a_file() -> Any:
         ("sklearn", digits_from_a_file, "asgd.tasks.digits needs scikit-learn; install it with: pip install scikit"),
         ("flwr", lambda: asgd.flower.serve(None, None, None, iterations=1), "pip install 'asyncsgd[flower]'"),
         ("matplotlib", lambda: asgd.plot.delays(run()), "pip install 'asyncsgd[report]'"),
-        ("tensorboard", lambda: asgd.loggers.tensorboard(Path("nowhere")), "pip install 'asyncsgd[tensorboard]'"),
+        ("tensorboard", lambda: asgd.callbacks.tensorboard(Path("nowhere")), "pip install 'asyncsgd[tensorboard]'"),
     ],
 )  # fmt: skip
 def test_the_line_that_installs_it_is_named(

@@ -102,7 +102,7 @@ def test_the_pages_mention_names_that_attributes_lead_to() -> None:
 def test_the_source_mentions_names_that_there_are() -> None:
     """Those of our own rooms need only be there; what a user is told about must be reachable as it is written."""
     found = dict(sources())
-    assert "asyncsgd.run.Listener" in found.keys() - unreachable()
+    assert "asyncsgd.Callback" in found.keys() - unreachable()
     lost = {name for name in unreachable() & set(found) if not (name.startswith("asyncsgd.") and is_module(name))}
     assert not lost, {name: found[name] for name in lost}
 
@@ -110,7 +110,7 @@ def test_the_source_mentions_names_that_there_are() -> None:
 @pytest.mark.slow
 def test_a_name_that_is_not_there_is_found() -> None:
     assert MISTYPED in unreachable()
-    assert not is_module("asyncsgd.run.listners.Status")
+    assert not is_module("asyncsgd.run.callbcks.Control")
     assert is_module("asyncsgd.engines.processes.nursery")
 
 

@@ -33,10 +33,10 @@ from asyncsgd.methods import (
 )
 
 if TYPE_CHECKING:
-    from asyncsgd import engines, flower, loggers, plot, tasks, testing, theory, trace
+    from asyncsgd import engines, flower, plot, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
     from asyncsgd.report import report
-    from asyncsgd.run import Replay, TrainingRun, replay, train
+    from asyncsgd.run import Callback, Checkpoints, Limits, Replay, TrainingRun, callbacks, replay, train
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,
@@ -59,7 +59,9 @@ __all__ = [
     "Assign",
     "AsyncSGDError",
     "BiasWarning",
+    "Callback",
     "Cancel",
+    "Checkpoints",
     "Comparison",
     "DivergenceWarning",
     "EdgeWarning",
@@ -67,6 +69,7 @@ __all__ = [
     "Job",
     "Joined",
     "Left",
+    "Limits",
     "Lost",
     "Method",
     "Outcome",
@@ -81,6 +84,7 @@ __all__ = [
     "TrainingRun",
     "aggregation",
     "async_sgd",
+    "callbacks",
     "compare",
     "compression",
     "delay_adaptive",
@@ -94,7 +98,6 @@ __all__ = [
     "federated_async_sgd",
     "flower",
     "grid",
-    "loggers",
     "methods",
     "mifa",
     "minibatch_sgd",
@@ -121,9 +124,9 @@ _LATER = {
     "Trace": "asyncsgd.trace",
     "engines": "asyncsgd.engines",
     "flower": "asyncsgd.flower",
-    "loggers": "asyncsgd.loggers",
     **dict.fromkeys(("Plan", "plan"), "asyncsgd.planning"),
-    **dict.fromkeys(("Replay", "TrainingRun", "replay", "train"), "asyncsgd.run"),
+    **dict.fromkeys(("Callback", "Checkpoints", "Limits", "Replay", "TrainingRun"), "asyncsgd.run"),
+    **dict.fromkeys(("callbacks", "replay", "train"), "asyncsgd.run"),
     "plot": "asyncsgd.plot",
     "report": "asyncsgd.report",
     "tasks": "asyncsgd.tasks",

@@ -20,9 +20,8 @@ from asyncsgd.core.check import count, positive
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
-from asyncsgd.planning.words import number, shown
-from asyncsgd.run import Listener, TrainingRun, train
-from asyncsgd.run.listeners import Status
+from asyncsgd.format import number, rounded
+from asyncsgd.run import Callback, Control, LiveView, TrainingRun, train
 
 TARGET = 0.95
 STEP = 0.15
@@ -101,13 +100,13 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
             runs[name] = train(
                 task,
                 method,
-                engine=engine,
+                engine,
                 iterations=MOST,
                 until=f"accuracy >= {TARGET}",
                 every=10,
                 directory=directory / _folder(name),
                 progress=False,
-                listeners=[_Bar(bars, name)],
+                callbacks=[_Bar(bars, name)],
             )
     return runs
 
@@ -125,21 +124,21 @@ def _folder(name: str) -> str:
     return name.replace(" ", "-").lower()
 
 
-class _Bar(Listener):
+class _Bar(Callback):
     """A bar that is full when the accuracy is there."""
 
     def __init__(self, bars: Progress, name: str) -> None:
         self._bars = bars
         self._line = bars.add_task("starting workers", total=TARGET, name=name)
 
-    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
         self._bars.update(
             self._line,
             completed=min(TARGET, metrics["accuracy"]),
-            description=f"accuracy {metrics['accuracy']:.3f} after {seconds:.1f} s and {iteration} gradients",
+            description=f"accuracy {metrics['accuracy']:.3f} after {view.seconds:.1f} s and {view.iteration} gradients",
         )
 
-    def progressed(self, status: Status) -> None:
+    def on_progress(self, view: LiveView) -> None:
         self._bars.refresh()
 
 
@@ -215,10 +214,10 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
 def _cells(row: Row) -> list[str]:
     speedup = "–"
     if row.seconds is not None and row.speedup is not None:  # by the seconds as they are shown, so that both agree
-        speedup = f"{shown(row.seconds * row.speedup) / shown(row.seconds):.1f}×"
+        speedup = f"{rounded(row.seconds * row.speedup) / rounded(row.seconds):.1f}×"
     return [
         row.method,
-        "not reached" if row.seconds is None else number(row.seconds),
+        "not reached" if row.seconds is None else number(row.seconds, 3),
         speedup,
         f"{row.predicted:.1f}×",
         str(row.gradients),

@@ -22,7 +22,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.report import charts
 from asyncsgd.report.figures import COLOURS, figure
 from asyncsgd.report.sources import gather
-from asyncsgd.report.subject import AXES, Subject
+from asyncsgd.run.view import AXES, RunView
 from asyncsgd.theory import Speedup
 from asyncsgd.theory import speedup as predict
 from asyncsgd.trace.spans import spans
@@ -166,14 +166,14 @@ def _concurrencies(workers: int) -> list[int]:
     return sorted({int(value) for value in np.round(np.geomspace(1, max(1, workers), POINTS))})
 
 
-def _one(run: Any) -> Subject:
+def _one(run: Any) -> RunView:
     found = gather(run)
     if len(found) > 1:
         raise BadParameter("run", run, f"holds {len(found)} runs", "pass one, and draw the others into other axes")
     return found[0]
 
 
-def _metric(subjects: Sequence[Subject], metric: str | None) -> str:
+def _metric(subjects: Sequence[RunView], metric: str | None) -> str:
     known = [name for name in subjects[0].metrics if name not in AXES]
     if metric is None:
         if not known:

@@ -32,18 +32,18 @@ LOOPBACK = "0100007F"
 PROGRAM = """
 from pathlib import Path
 import asyncsgd as asgd
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl
 
-class Tell(Listener):
-    def measured(self, iteration, seconds, metrics):
+class Tell(Callback):
+    def on_evaluation(self, view, metrics, control):
         import ray
         node = ray._private.worker._global_node
         print(node.get_session_dir_path(), repr(node.webui_url))
         Path("gate").read_text()
 
 run = asgd.train(Bowl(), asgd.async_sgd(0.01), engine=asgd.engines.ray(2), iterations=60, every=60,
-                 directory="run", listeners=[Tell()], progress=False)
+                 directory="run", callbacks=[Tell()], progress=False)
 print("done", run.trace.iterations)
 """
 

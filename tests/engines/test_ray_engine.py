@@ -21,7 +21,6 @@ from asyncsgd.engines.ray.actor import Terms, Worker
 from asyncsgd.engines.ray.member import Member, Stage
 from asyncsgd.engines.ray.watchman import living, naming, orphans
 from asyncsgd.engines.ray.words import explain, missing
-from asyncsgd.run.listeners import Terminal
 from asyncsgd.run.named import named_engine
 
 
@@ -107,14 +106,14 @@ def test_the_directory_that_is_sent_along(tmp_path: Path, monkeypatch: pytest.Mo
         named_engine(described, {"working_dir": str(tmp_path / "none")})
 
 
-class Told(asgd.run.Listener):
+class Told(asgd.Callback):
     def __init__(self) -> None:
         self.words: list[str] = []
 
-    def starting(self, words: str) -> None:
-        self.words.append(words)
+    def on_note(self, text: str) -> None:
+        self.words.append(text)
 
-    def started(self, config: Any) -> None:
+    def on_start(self, view: Any) -> None:
         self.words.append("started")
 
 
@@ -126,18 +125,9 @@ def test_a_start_that_takes_long_is_announced(monkeypatch: pytest.MonkeyPatch) -
     ]
     monkeypatch.setattr(Inline, "opening", "starting")
     told = Told()
-    options: dict[str, Any] = {"iterations": 3, "listeners": [told], "progress": False}
+    options: dict[str, Any] = {"iterations": 3, "callbacks": [told], "progress": False}
     asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), engine=Inline(2), **options)
     assert told.words == ["starting", "started"]
-
-
-@pytest.mark.parametrize("looks", [True, False])
-def test_only_whoever_looks_at_a_terminal_reads_it(
-    looks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("rich.console.Console.is_terminal", looks)
-    Terminal().starting("starting Ray on this machine")
-    assert capsys.readouterr().err == ("starting Ray on this machine\n" if looks else "")
 
 
 def test_passwords_stay_out_of_run_json() -> None:

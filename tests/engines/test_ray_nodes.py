@@ -19,7 +19,7 @@ from asyncsgd.core.work import Gradient
 from asyncsgd.engines import EngineError, Group
 from asyncsgd.engines.ray import knock
 from asyncsgd.engines.ray.knock import check_node
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl, WritingBowl
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Staged(WritingBowl):
         return {**super().evaluate(x), "act": float(self.stage.act)}
 
 
-class Stage(Listener):
+class Stage(Callback):
     """Acts of a play: each is a condition, looked at now and then, and what to do once it holds."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Stage(Listener):
     ) -> None:
         self.directory, self.acts, self.act = directory, acts, 0
 
-    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def on_evaluation(self, view: Any, metrics: Mapping[str, Any], control: Any) -> None:
         if self.act < len(self.acts):
             holds, do = self.acts[self.act]
             if holds(journal(self.directory)):
@@ -107,7 +107,7 @@ def play(stage: Stage, engine: asgd.engines.Engine, **options: Any) -> TrainingR
         every=20,
         until=f"act >= {len(stage.acts)}",
         directory=stage.directory,
-        listeners=[stage],
+        callbacks=[stage],
         progress=False,
         **options,
     )

@@ -18,17 +18,17 @@ pytestmark = pytest.mark.processes
 PROGRAM = """
 import sys
 import asyncsgd as asgd
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl
 
-class Tell(Listener):
-    def measured(self, iteration, seconds, metrics):
-        print(iteration)
+class Tell(Callback):
+    def on_evaluation(self, view, metrics, control):
+        print(view.iteration)
 
 engine = asgd.engines.processes(3, {options})
 try:
-    asgd.train(Bowl(), asgd.async_sgd(0.01), engine=engine, iterations=10**9, every=20, checkpoint_every=50,
-               directory="run", listeners=[Tell()], progress=False)
+    asgd.train(Bowl(), asgd.async_sgd(0.01), engine=engine, iterations=10**9, every=20,
+               checkpoints=asgd.Checkpoints(every=50), directory="run", callbacks=[Tell()], progress=False)
 except KeyboardInterrupt as stop:
     print("stopped:", stop)
     sys.exit(130)
@@ -117,7 +117,7 @@ class Slow(Bowl):
 
 try:
     asgd.train(Slow(), asgd.async_sgd(0.01), engine=asgd.engines.processes(2), iterations=100, directory="run",
-               every=10, checkpoint_every=5, progress=False)
+               every=10, checkpoints=asgd.Checkpoints(every=5), progress=False)
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -1,4 +1,4 @@
-"""What the tests of `asgd.flower.serve` share: a small model, clients that train it, a listener."""
+"""What the tests of `asgd.flower.serve` share: a small model, clients that train it, a callback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from flower.fake import FakeGrid, record, towards
 from flwr.app import ArrayRecord, MetricRecord
 
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 
 ARRAYS = record(w=np.zeros((2, 3), np.float32), b=np.full(3, 9.0, np.float32), n=np.array(0))
 QUIET: dict[str, Any] = {"progress": False, "heterogeneous": False}
@@ -22,9 +22,9 @@ def clients(*targets: float) -> FakeGrid:
     return FakeGrid([towards(target) for target in targets])
 
 
-class Ear(Listener):
+class Ear(Callback):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def noted(self, message: str) -> None:
-        self.notes.append(message)
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)

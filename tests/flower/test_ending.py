@@ -26,7 +26,7 @@ from asyncsgd.flower.privacy import gaussian_epsilon
 from asyncsgd.report.sources import gather
 from asyncsgd.run import BadRunDirectory
 from asyncsgd.run.configuration import journal
-from asyncsgd.run.summary import as_text
+from asyncsgd.run.view import RunView
 from asyncsgd.watch import Watcher
 
 PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
@@ -79,9 +79,9 @@ def test_a_target_that_was_met_stays_met(tmp_path: Path) -> None:
     with Watcher(tmp_path) as watcher:
         frame = watcher.look()
     words = "reached accuracy >= 1.0 at iteration 4 of 200"
-    assert (frame.state, frame.words) == ("ended", words)
-    assert [subject.state.words for subject in (*gather(tmp_path), *gather(run))] == [words, words]
-    assert as_text(run).startswith("async_sgd reached its target")
+    assert (frame.ending.kind, frame.sentence) == ("reached", words)
+    assert [subject.state for subject in (*gather(tmp_path), *gather(run))] == [words, words]
+    assert RunView.of(run).text().startswith("async_sgd reached ")
     again = serve(clients(1.0, 1.0), ARRAYS, asgd.async_sgd(0.1), resume=True, **options, **QUIET)
     assert again.reached
     assert again.trace.iterations == run.trace.iterations < 200

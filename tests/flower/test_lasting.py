@@ -38,7 +38,13 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
             raise Stop
         return {"loss": error(iteration, arrays)["loss"]}
 
-    options: dict[str, Any] = {"iterations": 40, "every": 5, "checkpoint_every": 5, "directory": tmp_path, **QUIET}
+    options: dict[str, Any] = {
+        "iterations": 40,
+        "every": 5,
+        "checkpoints": asgd.Checkpoints(every=5),
+        "directory": tmp_path,
+        **QUIET,
+    }
     with pytest.raises(Stop):
         serve(clients(1.0, 2.0, 3.0), ARRAYS, asgd.mifa(0.3), evaluate=stops, **options)
     with pytest.raises(BadParameter, match="holds a run already; pass resume=True"):
@@ -80,7 +86,7 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path: Path, method: Any) -> Non
     first = serve(clients(1.0, 2.0), ARRAYS, method, evaluate_clients=True, **options)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     ear = Ear()
-    again = serve(clients(), ARRAYS, method, evaluate_clients=True, listeners=[ear], **options)
+    again = serve(clients(), ARRAYS, method, evaluate_clients=True, callbacks=[ear], **options)
     assert ear.notes == ["already at 20 iterations; pass iterations=N to continue"]
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     for name in first.arrays:
@@ -106,7 +112,7 @@ def test_a_failing_client_does_not_end_the_run(tmp_path: Path) -> None:
         asgd.async_sgd(0.2),
         iterations=60,
         directory=tmp_path,
-        listeners=[ear],
+        callbacks=[ear],
         clients=Clients(pause=3600.0),
         **QUIET,
     )
@@ -134,7 +140,7 @@ def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
             begun.set()
 
     def app() -> None:
-        endless: dict[str, Any] = {"iterations": 10**9, "checkpoint_every": 10**9, "every": 5}
+        endless: dict[str, Any] = {"iterations": 10**9, "checkpoints": asgd.Checkpoints(every=10**9), "every": 5}
         try:
             serve(
                 clients(1.0, 2.0),
@@ -259,7 +265,12 @@ def test_after_a_crash_noise_is_new_and_what_was_lost_is_counted(tmp_path: Path)
     pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
     method = asgd.fedbuff(1.0, concurrency=1, buffer=1).clipped(1.0, noise=4.0)
     still = FakeGrid([towards(0.0, rate=0.0)])  # updates of 0: the model is the sum of the noise
-    options: dict[str, Any] = {"every": 100, "checkpoint_every": 1, "keep": 100, "directory": tmp_path, **ALONE}
+    options: dict[str, Any] = {
+        "every": 100,
+        "checkpoints": asgd.Checkpoints(every=1, keep=100),
+        "directory": tmp_path,
+        **ALONE,
+    }
     first = serve(still, ARRAYS, method, iterations=6, keep_updates=True, **options)
     crash(tmp_path, 2)
     again = FakeGrid([towards(0.0, rate=0.0)])

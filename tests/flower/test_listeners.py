@@ -1,4 +1,4 @@
-"""Every listener of `asgd.flower.serve` is told to let go, however the run ends."""
+"""Every callback of `asgd.flower.serve` is told to let go, however the run ends."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from flower.serving import ARRAYS, QUIET, clients
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.flower import Clients, serve
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 
 
-class Holder(Listener):
+class Holder(Callback):
     """Counts how often it was told to let go."""
 
     def __init__(self, stubborn: bool = False) -> None:
         self.stopped, self.stubborn = 0, stubborn
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.stopped += 1
         if self.stubborn:
             raise OSError("cannot be closed")
 
 
-def test_every_listener_is_stopped_at_the_end() -> None:
+def test_every_callback_is_stopped_at_the_end() -> None:
     first, last = Holder(), Holder()
-    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, listeners=[first, last], **QUIET)
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, callbacks=[first, last], **QUIET)
     assert (first.stopped, last.stopped) == (1, 1)
 
 
-def test_every_listener_is_stopped_where_the_run_fails() -> None:
-    listeners = [Holder(), Holder(stubborn=True), Holder()]
+def test_every_callback_is_stopped_where_the_run_fails() -> None:
+    callbacks = [Holder(), Holder(stubborn=True), Holder()]
     rules = Clients(max_failures=1)
     with pytest.raises(OSError, match="cannot be closed") as caught:
         serve(
@@ -49,29 +49,29 @@ def test_every_listener_is_stopped_where_the_run_fails() -> None:
             asgd.async_sgd(0.1),
             iterations=4,
             clients=rules,
-            listeners=listeners,
+            callbacks=callbacks,
             **QUIET,
         )
     assert isinstance(caught.value.__context__, EngineError)
-    assert [listener.stopped for listener in listeners] == [1, 1, 1]
+    assert [callback.stopped for callback in callbacks] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("refused", [{"iterations": 0}, {"resume": False}])
-def test_every_listener_is_stopped_where_a_run_is_refused(tmp_path: Path, refused: dict[str, Any]) -> None:
+def test_every_callback_is_stopped_where_a_run_is_refused(tmp_path: Path, refused: dict[str, Any]) -> None:
     def again(**options: Any) -> None:
         given = {"iterations": 4, "directory": tmp_path / "run", **QUIET, **options}
         serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), **given)
 
     again()
-    listeners = [Holder(), Holder()]
+    callbacks = [Holder(), Holder()]
     with pytest.raises(BadParameter):
-        again(listeners=listeners, **refused)
-    assert [listener.stopped for listener in listeners] == [1, 1]
+        again(callbacks=callbacks, **refused)
+    assert [callback.stopped for callback in callbacks] == [1, 1]
 
 
 @pytest.fixture
 def flowers_handler() -> Iterator[list[int]]:
-    """A handler of SIGINT as Flower has one: what the listeners had been told when it was called."""
+    """A handler of SIGINT as Flower has one: what the callbacks had been told when it was called."""
     seen: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 
@@ -84,18 +84,18 @@ def flowers_handler() -> Iterator[list[int]]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_listeners_are_stopped_before_flower_ends_the_process(
+def test_callbacks_are_stopped_before_flower_ends_the_process(
     flowers_handler: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Enough(Holder):
-        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-            if iteration == 4:
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 4:
                 os.kill(os.getpid(), signal.SIGINT)
 
     enough = Enough()
     monkeypatch.setattr(Holder, "watched", enough, raising=False)
     evaluate = {"every": 4, "evaluate": lambda iteration, arrays: {"loss": 1.0}}
-    options = {"iterations": 10**6, "listeners": [enough], **evaluate, **QUIET}
+    options = {"iterations": 10**6, "callbacks": [enough], **evaluate, **QUIET}
     with pytest.raises(KeyboardInterrupt):
         serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), **options)
     assert flowers_handler == [1]

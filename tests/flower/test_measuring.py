@@ -39,7 +39,7 @@ def test_evaluation_on_the_server_and_on_clients(tmp_path: Path) -> None:
         evaluate_clients={"batch": 8},
         train_config=ConfigRecord({"lr": 0.5}),
         directory=tmp_path,
-        listeners=[ear],
+        callbacks=[ear],
         **QUIET,
     )
     assert asked == [0, 10, 20, 30, 40]

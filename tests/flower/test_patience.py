@@ -24,7 +24,7 @@ from asyncsgd.engines.base import Noted
 from asyncsgd.engines.flower.patience import Patience
 from asyncsgd.flower import Clients, serve
 from asyncsgd.flower.queues import bounded
-from asyncsgd.run.book import TICK
+from asyncsgd.run.evaluator import TICK
 
 
 @pytest.fixture

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loggers.common import CONFIG, train
+from loggers.common import live, train
 from run.tasks import Failing
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.loggers import Logger, LoggerWarning
-from asyncsgd.loggers.base import Row
-from asyncsgd.run import BadRunDirectory, Listener, TrainingRun, WorkersFailed
-from asyncsgd.run.listeners import Status
+from asyncsgd.run import BadRunDirectory, Callback, TrainingRun, WorkersFailed
+from asyncsgd.run.callbacks import Control, Logger, LoggerWarning
+from asyncsgd.run.callbacks.logger import Row
 
 
 class Fake(Logger):
@@ -55,10 +54,6 @@ class Fake(Logger):
         return [value for name, value in self.said if name == what]
 
 
-def status(iteration: int, seconds: float) -> Status:
-    return Status(iteration, 100, seconds, 50.0, 2, 1.5, 3, {})
-
-
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_in_order() -> None:
@@ -76,12 +71,12 @@ def test_a_run_in_order() -> None:
 
 def test_rows_are_written_now_and_then() -> None:
     logger = Fake(every=2.0)
-    logger.started(CONFIG)
-    logger.measured(0, 0.0, {"iteration": 0, "time": 0.0, "loss": 4.0})
+    logger.on_start(live())
+    logger.on_evaluation(live(), {"loss": 4.0}, Control())
     for tick, seconds in enumerate((0.2, 0.4, 2.1, 2.3, 4.4)):
-        logger.measured(tick, seconds, {"loss": 1.0})
-        logger.progressed(status(tick, seconds))
-    logger.stop()
+        logger.on_evaluation(live(tick, seconds), {"loss": 1.0}, Control())
+        logger.on_progress(live(tick, seconds))
+    logger.close()
     sizes = [[(iteration, sorted(values)) for iteration, values in rows] for rows in logger.of("write")]
     loss = ["loss", "run/seconds"]
     progress = ["delay/average", "delay/maximum", "run/seconds", "run/updates_per_second", "run/workers"]
@@ -106,15 +101,15 @@ def test_a_logger_that_fails_is_silent_and_the_run_goes_on(fails: str) -> None:
         assert not logger.of("finish")
 
 
-class Interjects(Listener):
+class Interjects(Callback):
     """Has a logger say something while the run goes on."""
 
     def __init__(self, logger: Logger) -> None:
         self.logger = logger
 
-    def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-        if iteration == 20:
-            self.logger.noted("half of it")
+    def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+        if view.iteration == 20:
+            self.logger.on_note("half of it")
 
 
 # ---------------------------------------------------------------------------------------------- ids
@@ -147,7 +142,7 @@ def test_a_run_that_begins_anew_does_not(tmp_path: Path) -> None:
 def test_ids_that_are_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / "loggers.json").write_text(text, "utf-8")
     with pytest.raises(BadRunDirectory, match=r"loggers\.json is damaged .*; remove it to log under new ids"):
-        Fake().started({**CONFIG, "directory": str(tmp_path), "resumed_at": 20})
+        Fake().on_start(live(directory=tmp_path, resumed_at=20))
 
 
 @pytest.mark.processes
@@ -170,8 +165,8 @@ def test_an_extra_that_is_not_there(monkeypatch: pytest.MonkeyPatch, kind: str, 
     monkeypatch.setitem(sys.modules, package, None)
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(UsageError, match=rf"loggers.{kind} needs {package}; .*pip install 'asyncsgd\[{kind}\]'"):
-        getattr(asgd.loggers, kind)()
+    with pytest.raises(UsageError, match=rf"asgd.callbacks.{kind} needs {package}; .*pip install 'asyncsgd\[{kind}\]'"):
+        getattr(asgd.callbacks, kind)()
 
 
 def test_every_must_be_positive() -> None:

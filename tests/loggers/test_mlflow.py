@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loggers.common import CONFIG, Seen, train
+from loggers.common import Seen, live, train
 from run.tasks import Exploding, Failing
 
 import asyncsgd as asgd
-from asyncsgd.run import TrainingRun, WorkersFailed
+from asyncsgd.run import Control, TrainingRun, WorkersFailed
 
 pytest.importorskip("mlflow", reason="pip install 'asyncsgd[mlflow]'")
 pytest.importorskip("sqlalchemy", reason="pip install 'asyncsgd[mlflow]'")
@@ -60,13 +60,13 @@ def pairs(run: TrainingRun, name: str) -> list[tuple[int, float]]:
 @pytest.mark.processes
 def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     seen = Seen()
-    logger = asgd.loggers.mlflow("numbers", tracking_uri=store, every=1e-9)
+    logger = asgd.callbacks.mlflow("numbers", tracking_uri=store, every=1e-9)
     run = train(tmp_path / "first", logger, others=[seen])
     [found] = runs(store, "numbers")
     assert found.info.status == "FINISHED"
     assert found.info.run_name == "async_sgd first"
     assert history(store, found, "loss") == pairs(run, "loss")
-    expected = [(status.iteration, status.per_second) for status in seen.statuses]
+    expected = [(status.iteration, status.updates_per_second) for status in seen.statuses]
     assert sorted(history(store, found, "run/updates_per_second")) == sorted(expected)
     expected = [(status.iteration, float(status.maximum_delay)) for status in seen.statuses]
     assert sorted(history(store, found, "delay/maximum")) == sorted(expected)
@@ -84,9 +84,9 @@ def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
-    train(tmp_path, asgd.loggers.mlflow("resumed", tracking_uri=store), iterations=40)
+    train(tmp_path, asgd.callbacks.mlflow("resumed", tracking_uri=store), iterations=40)
     [before] = runs(store, "resumed")
-    run = train(tmp_path, asgd.loggers.mlflow("resumed", tracking_uri=store), iterations=80, resume=True)
+    run = train(tmp_path, asgd.callbacks.mlflow("resumed", tracking_uri=store), iterations=80, resume=True)
     [after] = runs(store, "resumed")
     assert after.info.run_id == before.info.run_id
     assert after.info.status == "FINISHED"
@@ -99,7 +99,7 @@ def test_a_resumed_run_is_the_same_run(store: str, tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_run_that_fails(store: str, tmp_path: Path) -> None:
     seen = Seen()
-    logger = asgd.loggers.mlflow("fails", tracking_uri=store)
+    logger = asgd.callbacks.mlflow("fails", tracking_uri=store)
     with pytest.raises(WorkersFailed):
         train(tmp_path, logger, task=Failing(after=10), others=[seen])
     [found] = runs(store, "fails")
@@ -111,7 +111,7 @@ def test_a_run_that_fails(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_a_run_that_diverges(store: str) -> None:
-    train(None, asgd.loggers.mlflow("diverges", tracking_uri=store), task=Exploding(at=25.0), iterations=10**5)
+    train(None, asgd.callbacks.mlflow("diverges", tracking_uri=store), task=Exploding(at=25.0), iterations=10**5)
     [found] = runs(store, "diverges")
     assert found.info.status == "FAILED"
     assert "directory" not in found.data.params
@@ -119,10 +119,10 @@ def test_a_run_that_diverges(store: str) -> None:
 
 @pytest.mark.slow
 def test_names_that_mlflow_does_not_take(store: str) -> None:
-    logger = asgd.loggers.mlflow("names", name="mine", tracking_uri=store)
-    logger.started({**CONFIG, "method": "x" * 10_000})
-    logger.measured(3, 0.5, {"loss (train)": 0.25})
-    logger.stop()
+    logger = asgd.callbacks.mlflow("names", name="mine", tracking_uri=store)
+    logger.on_start(live(method="x" * 10_000))
+    logger.on_evaluation(live(3, 0.5), {"loss (train)": 0.25}, Control())
+    logger.close()
     [found] = runs(store, "names")
     assert found.info.run_name == "mine"
     assert history(store, found, "loss _train_") == [(3, 0.25)]
@@ -132,7 +132,7 @@ def test_names_that_mlflow_does_not_take(store: str) -> None:
 @pytest.mark.slow
 def test_the_store_of_the_environment(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    logger = asgd.loggers.mlflow("environment")
-    logger.started(CONFIG)
-    logger.stop()
+    logger = asgd.callbacks.mlflow("environment")
+    logger.on_start(live())
+    logger.close()
     assert len(runs(store, "environment")) == 1

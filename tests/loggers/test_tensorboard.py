@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loggers.common import CONFIG, Seen, train
+from loggers.common import Seen, live, train
 from run.tasks import Failing
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.run import WorkersFailed
+from asyncsgd.run import Control, WorkersFailed
 
 pytest.importorskip("tensorboard", reason="pip install 'asyncsgd[tensorboard]'")
 
@@ -43,14 +43,14 @@ def float32(values: Any) -> list[float]:
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
-    run = train(tmp_path / "run", asgd.loggers.tensorboard(tmp_path / "board", every=1e-9), others=[seen])
+    run = train(tmp_path / "run", asgd.callbacks.tensorboard(tmp_path / "board", every=1e-9), others=[seen])
     for name in ("loss", "gradient_norm"):
         found = scalars(tmp_path / "board", name)
         assert list(found) == run.metrics["iteration"].tolist()
         assert list(found.values()) == float32(run.metrics[name])
     speeds = read(tmp_path / "board").Scalars("run/updates_per_second")
     assert [event.step for event in speeds] == [status.iteration for status in seen.statuses]
-    assert [event.value for event in speeds] == float32([status.per_second for status in seen.statuses])
+    assert [event.value for event in speeds] == float32([status.updates_per_second for status in seen.statuses])
     averages = read(tmp_path / "board").Scalars("delay/average")
     assert [event.value for event in averages] == float32([status.average_delay for status in seen.statuses])
     times = [event.wall_time for event in read(tmp_path / "board").Scalars("loss")]
@@ -60,7 +60,7 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_words_come_back(tmp_path: Path) -> None:
-    run = train(tmp_path, asgd.loggers.tensorboard())
+    run = train(tmp_path, asgd.callbacks.tensorboard())
     board = tmp_path / "tensorboard"
     [config] = texts(board, "config")
     assert "| method_name | async_sgd |" in config
@@ -79,7 +79,7 @@ def test_words_come_back(tmp_path: Path) -> None:
 def test_notes_come_back_and_a_failed_run_is_kept(tmp_path: Path) -> None:
     seen = Seen()
     with pytest.raises(WorkersFailed):
-        train(tmp_path, asgd.loggers.tensorboard(), task=Failing(after=10), others=[seen])
+        train(tmp_path, asgd.callbacks.tensorboard(), task=Failing(after=10), others=[seen])
     found = texts(tmp_path / "tensorboard", "notes")
     assert [dedent(note) for note in found] == seen.notes
     assert any("an exception in your code" in note for note in found)
@@ -87,28 +87,28 @@ def test_notes_come_back_and_a_failed_run_is_kept(tmp_path: Path) -> None:
 
 def test_a_resumed_run_takes_the_place_of_what_it_repeats(tmp_path: Path) -> None:
     board = tmp_path / "board"
-    logger = asgd.loggers.tensorboard(board)
-    logger.started({**CONFIG, "directory": str(tmp_path)})
+    logger = asgd.callbacks.tensorboard(board)
+    logger.on_start(live(directory=tmp_path))
     for iteration in (0, 10, 20, 30):
-        logger.measured(iteration, 0.1 * iteration, {"loss": 100.0 + iteration})
-    logger.stop()  # killed, and the last checkpoint was at 20
-    again = asgd.loggers.tensorboard(board)
-    again.started({**CONFIG, "directory": str(tmp_path), "resumed_at": 20})
-    again.measured(30, 3.0, {"loss": 7.0})
-    again.stop()
+        logger.on_evaluation(live(iteration, 0.1 * iteration), {"loss": 100.0 + iteration}, Control())
+    logger.close()  # killed, and the last checkpoint was at 20
+    again = asgd.callbacks.tensorboard(board)
+    again.on_start(live(directory=tmp_path, resumed_at=20))
+    again.on_evaluation(live(30, 3.0), {"loss": 7.0}, Control())
+    again.close()
     assert scalars(board, "loss") == {0: 100.0, 10: 110.0, 20: 120.0, 30: 7.0}
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_real_resume(tmp_path: Path) -> None:
-    train(tmp_path, asgd.loggers.tensorboard(), iterations=40)
-    run = train(tmp_path, asgd.loggers.tensorboard(), iterations=80, resume=True)
+    train(tmp_path, asgd.callbacks.tensorboard(), iterations=40)
+    run = train(tmp_path, asgd.callbacks.tensorboard(), iterations=80, resume=True)
     found = scalars(tmp_path / "tensorboard", "loss")
     assert list(found) == run.metrics["iteration"].tolist()
     assert list(found.values()) == float32(run.metrics["loss"])
 
 
 def test_nowhere_to_write() -> None:
-    with pytest.raises(BadParameter, match=r"leaves nowhere to write event files; pass one to asgd.loggers"):
-        asgd.loggers.tensorboard().started(CONFIG)
+    with pytest.raises(BadParameter, match=r"leaves nowhere to write event files; pass one to asgd.callbacks"):
+        asgd.callbacks.tensorboard().on_start(live())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from loggers.common import CONFIG, Seen, train
+from loggers.common import Seen, live, train
 from loggers.wandb_file import offline
 from run.tasks import Failing
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.run import WorkersFailed
+from asyncsgd.run import Control, WorkersFailed
 
 pytest.importorskip("wandb", reason="pip install 'asyncsgd[wandb]'")
 
@@ -26,12 +26,12 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
-    run = train(tmp_path, asgd.loggers.wandb("digits", every=1e-9, tags=["mine"]), others=[seen])
+    run = train(tmp_path, asgd.callbacks.wandb("digits", every=1e-9, tags=["mine"]), others=[seen])
     [found] = offline(tmp_path)
     assert (found.project, found.name) == ("digits", f"async_sgd {tmp_path.name}")
     pairs = list(zip(run.metrics["iteration"].tolist(), run.metrics["loss"].tolist(), strict=True))
     assert found.of("loss") == pairs
-    expected = [(status.iteration, status.per_second) for status in seen.statuses]
+    expected = [(status.iteration, status.updates_per_second) for status in seen.statuses]
     assert found.of("run/updates_per_second") == expected
     assert found.of("run/workers") == [(status.iteration, status.workers) for status in seen.statuses]
     assert found.of("delay/average") == [(status.iteration, status.average_delay) for status in seen.statuses]
@@ -48,8 +48,8 @@ def test_the_numbers_come_back(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
-    train(tmp_path, asgd.loggers.wandb(), iterations=40)
-    run = train(tmp_path, asgd.loggers.wandb(), iterations=80, resume=True)
+    train(tmp_path, asgd.callbacks.wandb(), iterations=40)
+    run = train(tmp_path, asgd.callbacks.wandb(), iterations=80, resume=True)
     first, second = offline(tmp_path)
     assert first.id == second.id
     pairs = list(zip(run.metrics["iteration"].tolist(), run.metrics["loss"].tolist(), strict=True))
@@ -60,7 +60,7 @@ def test_a_resumed_run_has_the_same_id(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_run_that_fails(tmp_path: Path) -> None:
     seen = Seen()
-    logger = asgd.loggers.wandb(directory=tmp_path / "elsewhere")
+    logger = asgd.callbacks.wandb(directory=tmp_path / "elsewhere")
     with pytest.raises(WorkersFailed):
         train(tmp_path, logger, task=Failing(after=10), others=[seen])
     [found] = offline(tmp_path / "elsewhere")
@@ -71,17 +71,17 @@ def test_a_run_that_fails(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_run_beside_an_open_one(tmp_path: Path) -> None:
-    one, other = (asgd.loggers.wandb(directory=tmp_path, name=name) for name in ("one", "other"))
-    one.started(CONFIG)
-    other.started(CONFIG)
-    one.measured(1, 0.1, {"loss": 1.0})
-    other.measured(2, 0.2, {"loss": 2.0})
-    other.stop()
-    one.stop()
+    one, other = (asgd.callbacks.wandb(directory=tmp_path, name=name) for name in ("one", "other"))
+    one.on_start(live())
+    other.on_start(live())
+    one.on_evaluation(live(1, 0.1), {"loss": 1.0}, Control())
+    other.on_evaluation(live(2, 0.2), {"loss": 2.0}, Control())
+    other.close()
+    one.close()
     found = {run.name: run.of("loss") for run in offline(tmp_path)}
     assert found == {"one": [(1, 1.0)], "other": [(2, 2.0)]}
 
 
 def test_a_mode_that_is_unknown() -> None:
     with pytest.raises(BadParameter, match=r"mode = 'disabled' is unknown; pass one of offline, online"):
-        asgd.loggers.wandb(mode="disabled")
+        asgd.callbacks.wandb(mode="disabled")

@@ -158,7 +158,7 @@ def test_without_matplotlib_it_says_how_to_get_the_page_and_goes_on(command, tmp
 def test_a_page_that_cannot_be_written_is_one_sentence(command, tmp_path):
     code, _, err = command(EXAMPLE, "--concurrency", "12", "--page", tmp_path)
     assert code == 2
-    assert err.startswith(f"asyncsgd: page = '{tmp_path}' cannot be written (Is a directory); pass another path")
+    assert err.startswith(f"asyncsgd: --page = '{tmp_path}' cannot be written (Is a directory); pass another path")
 
 
 def test_a_parquet_trace_of_a_run(command, tmp_path):
@@ -251,11 +251,14 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
     [
         (("nowhere.csv",), "path = 'nowhere.csv' does not exist; pass the name of a file that is there"),
         ((".",), "is a directory"),
-        ((EXAMPLE, "--concurrency", "10;100"), "concurrency = '10;100' is no list of numbers; pass whole numbers"),
-        ((EXAMPLE, "--concurrency", "0"), "concurrency = 0 must be an integer of at least 1"),
-        ((EXAMPLE, "--noise", "-1"), "noise = -1.0"),
-        ((EXAMPLE, "--epsilon", "0"), "epsilon = 0.0"),
-        ((EXAMPLE, "--heterogeneity", "1"), "pass heterogeneous=True too"),
+        ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is no list of numbers; pass whole numbers"),
+        ((EXAMPLE, "--concurrency", "0"), "--concurrency = 0 must be an integer of at least 1"),
+        ((EXAMPLE, "--noise", "-1"), "--noise = -1.0"),
+        ((EXAMPLE, "--epsilon", "0"), "--epsilon = 0.0"),
+        (
+            (EXAMPLE, "--heterogeneity", "1"),
+            "--heterogeneity = 1.0 has no meaning where the data are alike; pass --heterogeneous too",
+        ),
     ],
 )
 def test_bad_options_are_one_sentence(command, words, says):

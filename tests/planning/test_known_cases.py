@@ -55,7 +55,7 @@ def test_with_data_that_differ_what_favours_the_fast_is_shown_and_never_recommen
         fair = row.candidate.method in ("minibatch_sgd", "federated_async_sgd") or row.candidate.goal == row.concurrency
         assert (row.accuracy is not None) == fair
     assert paper.recommended.candidate.method == "minibatch_sgd"
-    assert "10 % slow ones would give 2 % of the gradients" in paper.reason
+    assert "10% slow ones would give 2% of the gradients" in paper.reason
     alike = asgd.plan(PAPER)
     assert alike.recommended.seconds_to_target < paper.recommended.seconds_to_target
     assert alike.reason != paper.reason
@@ -66,7 +66,7 @@ def test_equal_workers_have_nothing_to_gain_and_are_told_so(workers):
     plan = asgd.plan([0.3] * workers)
     assert plan.recommended.candidate.method == "minibatch_sgd"
     assert plan.recommended.concurrency == workers
-    assert "asynchrony would not pay here, as workers wait only 0 % of the time" in plan.reason
+    assert "asynchrony would not pay here, as workers wait only 0% of the time" in plan.reason
     assert "no other method reaches the same accuracy sooner" in plan.reason
     assert plan.limit.ratio == pytest.approx(1.0)
     busy, batch = rows_of(plan, "async_sgd")[workers], rows_of(plan, "minibatch_sgd")[workers]
@@ -100,9 +100,9 @@ def test_a_spread_without_gaps_is_still_divided():
 
 
 def test_the_figures_of_the_table_do_not_contradict_the_sentence_beside_them():
-    """0.1875 and 0.1737 were shown as 0.19 and 0.17, beside "no other method would be more than 10 % faster"."""
+    """0.1875 and 0.1737 were shown as 0.19 and 0.17, beside "no other method would be more than 10% faster"."""
     plan = asgd.plan([1.2, 1.5, 1.4, 1.5, 9.0], noise=5.0, concurrency=5)
-    assert "no other method would save more than 10 % of the time" in plan.reason
+    assert "no other method would save more than 10% of the time" in plan.reason
     figures = [float(row[-1].removesuffix(" ×")) for row in tables.best(plan)]
     assert figures[plan.best().index(plan.recommended)] * (1 - WORTH) <= min(figures)
     shown = Console(width=90, file=io.StringIO())
@@ -118,7 +118,7 @@ def test_a_simulation_that_had_not_settled_does_not_contradict_the_sentence():
     quicker = replace(rows[0], rehearsal=replace(rows[0].rehearsal, seconds=plan.recommended.seconds / 10))
     said = advise([quicker, *(row for row in plan.rows if row is not rows[0])], plan.fleet, heterogeneous=False)
     assert said.row is plan.recommended
-    assert "no other method whose simulation settled would save more than 10 % of the time" in said.reason
+    assert "no other method whose simulation settled would save more than 10% of the time" in said.reason
     assert "no other method would save" in plan.reason
 
 
@@ -155,14 +155,14 @@ def test_without_noise_one_worker_is_enough():
 
 def test_why_one_worker_is_enough_is_the_true_reason():
     assert "at this noise" in asgd.plan([1.0, 1.5, 4.0], noise=0.0).reason
-    assert "all others together would give only 2 % of the gradients" in asgd.plan([1.0, 100.0, 100.0]).reason
+    assert "all others together would give only 2% of the gradients" in asgd.plan([1.0, 100.0, 100.0]).reason
     assert "only one job may be in flight" in asgd.plan([1.0, 3.0], concurrency=1).reason
     plain = asgd.plan([1.0] * 3, noise=0.0)
     assert plain.reason.startswith("Use plain SGD, one gradient at a time, on a worker drawn for each:")
 
 
 def test_the_recommended_row_is_shown_although_another_is_a_little_faster():
-    """A batch of 5 is within 10 % of a batch of 12 where there is hardly any noise."""
+    """A batch of 5 is within 10% of a batch of 12 where there is hardly any noise."""
     plan = asgd.plan([1.0] * 12, noise=1.0)
     assert plan.recommended.concurrency == 5
     assert plan.recommended in plan.best()

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 
 import asyncsgd as asgd
+from asyncsgd.format import number, relative, span
 from asyncsgd.planning import tables
 from asyncsgd.planning.chart import Line, chart
 from asyncsgd.planning.page import compose
-from asyncsgd.planning.words import number, relative, span
 
 pytest.importorskip("matplotlib")
 
@@ -37,7 +37,7 @@ def test_it_has_the_numbers_of_the_dictionary(plan, text):
     assert tables.limit(plan) in plain
     for row in found["rows"]:
         assert span(row["seconds_per_gradient"]) in shown
-        assert number(row["average_delay"]) in shown
+        assert number(row["average_delay"], 3) in shown
         assert f"{row['maximum_delay']:,}" in shown
         if row["step"] is None:
             assert "biased" in shown

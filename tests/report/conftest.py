@@ -9,7 +9,7 @@ from report.test_page import EVIL
 import asyncsgd as asgd
 from asyncsgd.report.compose import compose
 from asyncsgd.report.sources import gather
-from asyncsgd.report.subject import Subject
+from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 
 
@@ -40,7 +40,7 @@ def pages(tmp_path_factory, storm):
         "no clock": compose(gather(history)),
         "two clocks": compose(gather([history, storm])),
         "nothing": compose(gather(Trace.from_history(workers=[], assigned=[], arrived=[]))),
-        "evil": compose([Subject(EVIL, storm, metrics, method=EVIL, recipe=EVIL, config={EVIL: EVIL})] * 2),
+        "evil": compose([RunView(EVIL, storm, metrics, method=EVIL, recipe=EVIL, config={EVIL: EVIL})] * 2),
     }
     folder = tmp_path_factory.mktemp("pages")
     return {name: page.write(folder / f"{name}.html") for name, page in found.items()}

@@ -9,7 +9,7 @@ from report.browser import LAPTOP, PHONE, installed
 
 import asyncsgd as asgd
 from asyncsgd.report.compose import compose
-from asyncsgd.report.subject import Subject
+from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="needs Chromium; get it with: apt-get install chromium")
@@ -106,7 +106,7 @@ def test_large_numbers_have_room(browser, tmp_path, width):
         arrived=[12_000, *range(12_000)],
     )
     metrics = {"iteration": np.array([0.0]), "time": np.array([0.0]), "loss": np.array([1.234e-28])}
-    page = compose([Subject("large", trace, metrics)]).write(tmp_path / "large.html")
+    page = compose([RunView("large", trace, metrics)]).write(tmp_path / "large.html")
     assert trace.delays.maximum == 12_000
     browser.open(page, width=width, touch=width == PHONE)
     browser.evaluate("asyncsgd.charts.find((chart) => chart.spec.ranges).svg.id = 'bars'")

@@ -9,12 +9,12 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.report import embed, measures
 from asyncsgd.report.compose import compose
 from asyncsgd.report.sources import gather
-from asyncsgd.report.subject import Subject
+from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 
 
 def packed(trace, **options):
-    subject = Subject("a run", trace, {})
+    subject = RunView("a run", trace, {})
     return embed.jobs(subject, measures.spans(subject), **options)
 
 
@@ -102,7 +102,7 @@ def test_without_a_clock_iterations_stand_for_it():
 
 def test_an_empty_trace_is_no_reason_to_fail():
     trace = Trace.from_history(workers=[], assigned=[], arrived=[])
-    text = compose([Subject("nothing", trace, {})]).html()
+    text = compose([RunView("nothing", trace, {})]).html()
     assert data_of(text)["runs"][0]["jobs"]["count"] == 0
 
 
@@ -111,7 +111,7 @@ def test_an_empty_trace_is_no_reason_to_fail():
 
 def test_lines_and_bars_are_the_trace_s():
     trace = stormy(3000, workers=9, concurrency=20)
-    run = data_of(compose([Subject("a run", trace, {})]).html())["runs"][0]
+    run = data_of(compose([RunView("a run", trace, {})]).html())["runs"][0]
     for name, values in (("delay", trace.delay), ("step", trace.step)):
         line = run[name]
         width = -(-len(values) // measures.POINTS)
@@ -145,7 +145,7 @@ def test_every_delay_has_one_bar(largest, typical):
 
 def test_shares_of_workers_are_the_trace_s():
     trace = stormy(500)
-    subject = Subject("a run", trace, {})
+    subject = RunView("a run", trace, {})
     for worker in measures.workers(subject, measures.spans(subject)):
         mine = trace.jobs.worker == worker.worker
         assert worker.jobs == mine.sum()

@@ -14,7 +14,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.report.compose import SCRIPTS, compose
 from asyncsgd.report.page import Page, asset
 from asyncsgd.report.sources import gather
-from asyncsgd.report.subject import Subject
+from asyncsgd.run.view import RunView
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>&\"'</script>"
 SECTIONS = [
@@ -169,7 +169,7 @@ def test_a_diverged_run_says_so(task):
 
 def test_metrics_with_holes_are_drawn_where_they_are():
     metrics = {"iteration": np.arange(3.0), "time": np.full(3, np.nan), "loss": np.array([1.0, np.nan, 0.5])}
-    (metric,) = data_of(compose([Subject("holes", stormy(50), metrics)]).html())["metrics"]
+    (metric,) = data_of(compose([RunView("holes", stormy(50), metrics)]).html())["metrics"]
     assert metric["lines"][0] == {"run": 0, "iteration": [0, 1, 2], "time": [None] * 3, "value": [1.0, None, 0.5]}
 
 
@@ -179,7 +179,7 @@ def test_metrics_with_holes_are_drawn_where_they_are():
 def test_text_from_outside_is_escaped():
     metrics = {"iteration": np.arange(2.0), "time": np.arange(2.0), EVIL: np.array([1.0, 0.5])}
     journal = ({"event": EVIL, "seconds": 0.0, "iteration": 0, "worker": 0, "reason": EVIL},)
-    subject = Subject(
+    subject = RunView(
         EVIL, stormy(50), metrics, method=EVIL, recipe=EVIL, task=EVIL, config={EVIL: EVIL}, journal=journal
     )
     for subjects in ([subject], [subject, subject.named(EVIL + "2")]):

@@ -14,8 +14,8 @@ from report.material import Outline, data_of
 import asyncsgd as asgd
 from asyncsgd import cli
 from asyncsgd.core.errors import AsyncSGDError
-from asyncsgd.report import sources
 from asyncsgd.report.sources import gather
+from asyncsgd.run import view
 from asyncsgd.run.directory import in_use
 from asyncsgd.trace import Recorder, TraceLog
 
@@ -95,9 +95,9 @@ def test_one_that_goes_on(directory):
     forget(directory, "ended", "diagnosed")
     with (directory / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert state(directory).words == f"running at iteration {ITERATIONS} of {ITERATIONS}"
+        assert state(directory) == f"running at iteration {ITERATIONS} of {ITERATIONS}"
         asgd.report(directory, directory / "report.html")
-    assert state(directory).words.startswith("crashed at iteration")
+    assert state(directory).startswith("crashed at iteration")
 
 
 def test_one_that_ends_while_it_is_read(directory, monkeypatch):
@@ -105,7 +105,7 @@ def test_one_that_ends_while_it_is_read(directory, monkeypatch):
     forget(directory, "ended", "diagnosed")
     lock = (directory / ".lock").open()
     fcntl.flock(lock, fcntl.LOCK_EX)
-    real = sources.read_lines
+    real = view.read_lines
 
     def read(path, name):
         rows = real(path, name)
@@ -113,8 +113,8 @@ def test_one_that_ends_while_it_is_read(directory, monkeypatch):
             lock.close()
         return rows
 
-    monkeypatch.setattr(sources, "read_lines", read)
-    assert state(directory).words == f"running at iteration {ITERATIONS} of {ITERATIONS}"
+    monkeypatch.setattr(view, "read_lines", read)
+    assert state(directory) == f"running at iteration {ITERATIONS} of {ITERATIONS}"
     assert lock.closed
 
 
@@ -140,10 +140,10 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
         file.write('{"iteration": 70, "ti')
     (subject,) = gather(directory)
     assert subject.trace.truncated
-    assert subject.state.words == (
+    assert subject.state == (
         f"crashed at iteration 30 of 60; resume it with: asyncsgd train --resume --directory {directory}"
     )
-    assert subject.state.kind == "bad"
+    assert subject.ending.colour == "bad"
     assert any(fact.startswith("delays: ") for fact in subject.diagnosis.facts)
     page = asgd.report(directory, directory / "report.html").read_text("utf-8")
     assert data_of(page)["runs"][0]["jobs"]["count"] == len(subject.trace)
@@ -155,24 +155,24 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
         ({"iterations": 1000}, "interrupted at iteration 60 of 1,000; resume it with: asyncsgd train --resume"),
         ({"iterations": 1000, "until": "loss <= 1e9"}, "reached loss <= 1e9 at iteration 0 of 1,000"),
         ({"until": "loss <= -1"}, "missed loss <= -1"),
-        ({}, "ended"),
+        ({}, "done"),
     ],
 )
 def test_how_it_ended(directory, change, says):
     config = json.loads((directory / "run.json").read_text("utf-8"))
     (directory / "run.json").write_text(json.dumps(config | change), "utf-8")
-    assert state(directory).words.removesuffix(f" --directory {directory}") == says
+    assert state(directory).removesuffix(f" --directory {directory}") == says
 
 
 def test_one_that_stopped_and_one_that_diverged(directory):
     path = directory / "journal.jsonl"
     before = lines(path)
     rewrite(path, [*before[:-1], {"event": "diverged", "iteration": 7, "seconds": 0.5}, before[-1]])
-    assert state(directory).words == "diverged at iteration 7 of 60"
+    assert state(directory) == "diverged at iteration 7 of 60"
     rewrite(path, [*before, {"event": "stopped", "reason": "no worker is left", "seconds": 1.0, "iteration": 60}])
-    assert state(directory).words == "stopped at iteration 60 of 60: no worker is left"
+    assert state(directory) == "stopped at iteration 60 of 60: no worker is left"
     rewrite(path, [*before, {"event": "resumed", "seconds": 1.0, "iteration": 60}])
-    assert state(directory).words.startswith("crashed")
+    assert state(directory).startswith("crashed")
 
 
 def test_faults_stand_beside_their_workers(directory):
@@ -258,7 +258,7 @@ def command(monkeypatch, capsys, tmp_path):
 def test_the_page_goes_into_the_directory(command, directory):
     code, out, err = command("mine")
     assert (code, err) == (0, "")
-    assert out == "mine: 60 updates, ended\nPage: mine/report.html\n"
+    assert out == "mine: 60 updates, done\nPage: mine/report.html\n"
     assert "<title>delay_adaptive on Quadratic</title>" in (directory / "report.html").read_text("utf-8")
 
 

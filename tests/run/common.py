@@ -10,7 +10,7 @@ from engines.inline import Inline
 
 import asyncsgd as asgd
 from asyncsgd.core.method import Method
-from asyncsgd.run import Listener, TrainingRun
+from asyncsgd.run import Callback, TrainingRun
 from asyncsgd.run.configuration import journal
 from asyncsgd.testing.bench import Bowl
 
@@ -19,7 +19,7 @@ METHOD = asgd.async_sgd(0.05)
 
 def train(directory: Path | None, iterations: int = 60, method: Method = METHOD, **options: Any) -> TrainingRun:
     """Without an engine of its own: one that starts no process, as most of what is tested here needs none."""
-    given = {"engine": Inline(2), "progress": False, "every": 10, "checkpoint_every": 20, **options}
+    given = {"engine": Inline(2), "progress": False, "every": 10, "checkpoints": asgd.Checkpoints(every=20), **options}
     return asgd.train(given.pop("task", Bowl()), method, iterations=iterations, directory=directory, **given)
 
 
@@ -39,25 +39,25 @@ def events(directory: Path, name: str) -> list[dict[str, Any]]:
     return [row for row in journal(directory) if row["event"] == name]
 
 
-class Notes(Listener):
+class Notes(Callback):
     """Remembers everything."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def started(self, config: Any) -> None:
-        self.calls.append(("started", config))
+    def on_start(self, view: Any) -> None:
+        self.calls.append(("started", view))
 
-    def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-        self.calls.append(("measured", iteration))
+    def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+        self.calls.append(("measured", view.iteration))
 
-    def progressed(self, status: Any) -> None:
-        self.calls.append(("progressed", status))
+    def on_progress(self, view: Any) -> None:
+        self.calls.append(("progressed", view))
 
-    def noted(self, message: str) -> None:
-        self.calls.append(("noted", message))
+    def on_note(self, text: str) -> None:
+        self.calls.append(("noted", text))
 
-    def ended(self, run: Any) -> None:
+    def on_end(self, run: Any) -> None:
         self.calls.append(("ended", run))
 
     def of(self, kind: str) -> list[Any]:

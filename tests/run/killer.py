@@ -37,8 +37,7 @@ def train(directory: Path, method: str, iterations: int) -> None:
         directory=directory,
         resume=True,
         every=5,
-        checkpoint_every=10,
-        keep=2,
+        checkpoints=asgd.Checkpoints(every=10, keep=2),
         progress=False,
     )
 

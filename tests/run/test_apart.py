@@ -9,7 +9,7 @@ from run.common import train
 
 import asyncsgd as asgd
 from asyncsgd.engines.base import Died
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.faults import Faults
 from asyncsgd.testing.bench import Bowl
@@ -25,9 +25,9 @@ class OneDies(InlineCrew):
         return super().poll(timeout)
 
 
-class Interrupts(Listener):
-    def measured(self, iteration, seconds, metrics):
-        if iteration == 20:
+class Interrupts(Callback):
+    def on_evaluation(self, view, metrics, control):
+        if view.iteration == 20:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -59,7 +59,7 @@ def test_not_where_workers_died(estimates):
 
 def test_not_while_somebody_waits_behind_his_ctrl_c(estimates, capfd):
     with pytest.raises(KeyboardInterrupt):
-        train(None, listeners=[Interrupts()], progress=True)
+        train(None, callbacks=[Interrupts()], progress=True)
     assert not estimates
     assert "the step cannot be judged: the run was stopped early" in capfd.readouterr().err
 

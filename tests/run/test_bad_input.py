@@ -83,10 +83,10 @@ def test_how_slow_workers_are(options: dict[str, Any], words: str) -> None:
     [
         ({"directory": 3}, 'directory = 3 is no path; pass one such as "runs/first"'),
         ({"until": 3}, "until = 3 is not a target; write a metric"),
-        ({"listeners": None}, "listeners = None is not a list; pass .*, or leave it out"),
-        ({"listeners": Notes()}, "listeners = .* is not a list; pass"),
-        ({"listeners": [3]}, r"listeners = 3 cannot listen; .* asyncsgd\.run\.Listener"),
-        ({"listeners": [Notes]}, "listeners = .*Notes.* cannot listen; pass an object"),
+        ({"callbacks": None}, "callbacks = None is not a list; pass .*, or leave it out"),
+        ({"callbacks": Notes()}, "callbacks = .* is not a list; pass"),
+        ({"callbacks": [3]}, r"callbacks = 3 is not a callback; .* asgd\.Callback"),
+        ({"callbacks": [Notes]}, "callbacks = .*Notes.* is not a callback; pass an object"),
     ],
 )
 def test_what_train_is_given(options: dict[str, Any], words: str) -> None:
@@ -185,7 +185,7 @@ def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> No
         (("train", "--resume", "--directory", "run", "--iterations", "0"), "--iterations = 0 must be an integer"),
         (("train", "--resume", "--directory", "run", "--iterations", "10"), "--iterations = 10 is too few: run has 20"),
         (("train", "--resume", "--directory", "run", "--until", ""), "--until = '' is not a target"),
-        (("replay", "run", "--stop", "-1"), "stop = -1 is no iteration; pass 0..19"),
+        (("replay", "run", "--stop", "-1"), "--stop = -1 is no iteration; pass 0..19"),
         (
             ("train", "mytask:Mine", "--stepsize", "1", "--iterations", "5", "--until", "acc >= 1", "--workers", "1"),
             "--until = 'acc' is not among the task's metrics; pass one of: loss",

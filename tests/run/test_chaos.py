@@ -118,8 +118,8 @@ def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, tas
             engine=Killing(4, inner, mark),
             iterations=iterations,
             directory=tmp_path / "run",
-            checkpoint_every=500,
-            max_failures=10**9,
+            checkpoints=asgd.Checkpoints(every=500),
+            limits=asgd.Limits(10**9),
             progress=False,
         )
     sound(run, iterations)

@@ -66,7 +66,7 @@ def test_train_replay_and_resume(here: Path) -> None:
         "train", "mine_alone:Mine", "--stepsize", "0.1", "--iterations", "40", "--workers", "2"
     )
     assert (code, complaints) == (0, "")
-    assert "delay_adaptive is done: 40 iterations" in said
+    assert "delay_adaptive done: 40 iterations" in said
     assert "kept in runs/Mine-1" in said
     code, said, complaints = call("replay", "runs/Mine-1")
     assert (code, complaints) == (0, "")
@@ -75,7 +75,7 @@ def test_train_replay_and_resume(here: Path) -> None:
     code, said, complaints = call("train", "--resume", "--directory", "runs/Mine-1", *options)
     assert (code, complaints) == (0, "")
     row = json.loads(said)
-    assert (row["iterations"], row["concurrency"], row["interrupted"]) == (60, 3, None)
+    assert (row["iterations"], row["concurrency"], row["state"]) == (60, 3, "done")
     engine = json.loads((here / "runs/Mine-1/run.json").read_text("utf-8"))["engine"]
     assert (engine["workers"], engine["seconds"]) == (3, [0, 0, 0.01])
     code, said, _ = call("replay", "runs/Mine-1", "--stop", "45", "--json")
@@ -96,7 +96,7 @@ def test_resuming_a_finished_run_says_how_to_continue(here: Path) -> None:
             f"already reached loss <= 1.0 at iteration {reached}; pass --until TARGET with another target to continue"
         )
         assert (code, notes.splitlines()) == (0, [words])
-        assert f"delay_adaptive reached its target: {reached} iterations" in said
+        assert f"delay_adaptive reached loss <= 1.0 at iteration {reached} of 400: {reached} iterations" in said
     assert {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()} == before
     code, said, _ = call("train", "--resume", "--directory", "run", "--iterations", "405", "--json")  # more than before
     assert (code, json.loads(said)["iterations"]) == (0, 405)
@@ -119,7 +119,7 @@ def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals,
         _, complaints = process.communicate(timeout=120)
     assert process.returncode == code, complaints
     first, *others = complaints.splitlines()
-    assert f"delay_adaptive was stopped by {number.name}: " in first
+    assert f"delay_adaptive interrupted by {number.name} at iteration " in first
     assert "Traceback" not in complaints
     assert any("delays: " in line for line in others)
     assert others[-1] == "  saved in run: resume with resume=True, or --resume on the command line"

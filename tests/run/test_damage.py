@@ -134,7 +134,7 @@ def test_a_damaged_trace_is_noticed_before_anything_is_trained(tmp_path: Path) -
     saved = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()}
     notes = Notes()
     with pytest.raises(BadRunDirectory, match=r"trace\.log is gone or damaged \(.*\); restore it from a backup, or"):
-        train(tmp_path, iterations=60, resume=True, listeners=[notes])
+        train(tmp_path, iterations=60, resume=True, callbacks=[notes])
     assert not notes.of("started")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file()} == saved
 

@@ -40,7 +40,12 @@ def saved(directory: Path) -> list[int]:
 
 @pytest.mark.processes
 def test_what_is_in_it(tmp_path: Path) -> None:
-    run = train(tmp_path / "deep" / "run", iterations=70, keep=2, engine=asgd.engines.processes(2))
+    run = train(
+        tmp_path / "deep" / "run",
+        iterations=70,
+        checkpoints=asgd.Checkpoints(every=20, keep=2),
+        engine=asgd.engines.processes(2),
+    )
     assert run.directory == tmp_path / "deep" / "run"
     assert {path.name for path in run.directory.iterdir()} == FILES
     assert saved(run.directory) == [70, 60]
@@ -70,7 +75,7 @@ def test_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run.directory is None
     assert run.trace.iterations == 60
     assert not list(tmp_path.iterdir())
-    with pytest.raises(BadParameter, match="resume = True needs something to go on with"):
+    with pytest.raises(BadParameter, match="resume = True needs a run to resume"):
         train(None, resume=True)
 
 
@@ -134,7 +139,7 @@ def test_resume_where_there_is_nothing_begins(tmp_path: Path) -> None:
 
 
 def test_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
-    train(tmp_path, iterations=95, keep=3)
+    train(tmp_path, iterations=95, checkpoints=asgd.Checkpoints(every=20, keep=3))
     assert saved(tmp_path) == [95, 80, 60]
 
 
@@ -186,7 +191,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     newest, *_ = checkpoint.listed(tmp_path / "checkpoints")
     damage(newest)  # type: ignore[operator]
     notes = Notes()
-    run = train(tmp_path, iterations=90, resume=True, listeners=[notes])
+    run = train(tmp_path, iterations=90, resume=True, callbacks=[notes])
     sound(run, 90)
     [complaint] = [note for note in notes.of("noted") if str(newest) in note]
     assert "use an older checkpoint" in complaint

@@ -17,7 +17,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint
 from asyncsgd.run.safety import estimate_smoothness
-from asyncsgd.run.summary import as_row, as_text
+from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
 
 TIMES = asgd.durations.fixed([1.0, 2.0])
@@ -30,10 +30,10 @@ def test_the_answer_is_the_last_model_with_finite_metrics(tmp_path: Path) -> Non
     assert run.x_iteration == good
     assert Bowl().evaluate(run.x)["loss"] == run.metrics["loss"][-1]
     assert run.x.tobytes() == asgd.replay(tmp_path, stop=int(good)).x.tobytes()
-    assert as_row(run)["x_iteration"] == good
+    assert RunView.of(run).headline()["x_iteration"] == good
     kept = tmp_path / "last_finite.safetensors"
     words = f"  x is the model of iteration {good}, the last one with finite metrics; it is kept in {kept}"
-    assert words in as_text(run).splitlines()
+    assert words in RunView.of(run).text().splitlines()
     with safe_open(kept, framework="numpy") as file:
         assert file.metadata() == {"iteration": str(good)}
         assert file.get_tensor("x").tobytes() == run.x.tobytes()
@@ -45,7 +45,7 @@ def test_a_run_that_is_fine_answers_with_its_last_model(tmp_path: Path) -> None:
     run = train(tmp_path)
     assert run.x_iteration is None
     assert not (tmp_path / "last_finite.safetensors").exists()
-    assert "the last one with finite metrics" not in as_text(run)
+    assert "the last one with finite metrics" not in RunView.of(run).text()
 
 
 def test_after_a_resume_the_model_of_the_checkpoint_is_known_to_be_good(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_after_a_resume_the_model_of_the_checkpoint_is_known_to_be_good(tmp_path
 
 def test_a_diverged_run_leaves_something_to_save(tmp_path: Path) -> None:
     """Also where no evaluation and no checkpoint came in between."""
-    run = train(tmp_path, 10**6, asgd.async_sgd(1e200), every=10**6, checkpoint_every=10**6)
+    run = train(tmp_path, 10**6, asgd.async_sgd(1e200), every=10**6, checkpoints=asgd.Checkpoints(every=10**6))
     assert run.diverged is not None
     assert run.x_iteration == 0
     assert run.x.tobytes() == Bowl().initial().tobytes()
@@ -112,13 +112,13 @@ def test_a_loss_that_is_not_finite_at_the_start_is_said_to_be_that(tmp_path: Pat
 
     Worse.loss = loss
     notes = Notes()
-    run = train(tmp_path, task=Worse(), listeners=[notes])
+    run = train(tmp_path, task=Worse(), callbacks=[notes])
     assert (run.diverged, run.x_iteration, run.trace.iterations) == (0, 0, 0)
     [problem] = run.diagnosis.problems
     assert problem == (
         f"loss = {loss} at the initial model, before any update; check the initial parameters, the data and the loss"
     )
-    said = as_text(run)
+    said = RunView.of(run).text()
     assert "async_sgd diverged at the initial model: 0 iterations" in said
     assert problem in said
     assert [row["event"] for row in events(tmp_path, "diverged")] == ["diverged"]

@@ -35,7 +35,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, method: Method)
     first = train(tmp_path, iterations=50, method=method)
     before = contents(tmp_path)
     notes = Notes()
-    same = train(tmp_path, iterations=50, method=method, resume=True, engine=NoEngine(2), listeners=[notes])
+    same = train(tmp_path, iterations=50, method=method, resume=True, engine=NoEngine(2), callbacks=[notes])
     assert contents(tmp_path) == before
     assert notes.calls == [("noted", "already at 50 iterations; pass iterations=N to continue")]
     assert same.x.tobytes() == first.x.tobytes()
@@ -66,7 +66,7 @@ def test_a_target_that_was_reached(tmp_path: Path) -> None:
     before = contents(tmp_path)
     for more in (1000, 2000):
         notes = Notes()
-        again = train(tmp_path, more, until="loss <= 25", resume=True, engine=NoEngine(2), listeners=[notes])
+        again = train(tmp_path, more, until="loss <= 25", resume=True, engine=NoEngine(2), callbacks=[notes])
         words = f"already reached loss <= 25.0 at iteration {done}; pass until=TARGET with another target to continue"
         assert notes.of("noted") == [words]
         assert again.reached
@@ -98,9 +98,11 @@ def test_a_run_that_was_killed_at_its_end_is_brought_to_it(tmp_path: Path) -> No
 
 
 def test_a_run_that_diverged_is_not_finished(tmp_path: Path) -> None:
-    first = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoint_every=1)
+    first = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoints=asgd.Checkpoints(every=1))
     assert first.diverged is not None
-    again = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoint_every=1, resume=True)
+    again = train(
+        tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoints=asgd.Checkpoints(every=1), resume=True
+    )
     assert again.diverged is not None
     assert events(tmp_path, "resumed")
 

@@ -1,4 +1,4 @@
-"""Every listener of `train` is stopped once, however `train` ends."""
+"""Every callback of `train` is stopped once, however `train` ends."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from run.common import train
 
 import asyncsgd as asgd
-from asyncsgd.run import BadRunDirectory, Listener
+from asyncsgd.run import BadRunDirectory, Callback
 from asyncsgd.run.directory import RunDirectory
 
 
-class Holder(Listener):
+class Holder(Callback):
     stopped = 0
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.stopped += 1
 
 
@@ -37,23 +37,23 @@ def test_where_train_refuses(tmp_path: Path, refused: dict[str, Any], progress: 
     train(tmp_path / "run", iterations=20)
     (tmp_path / "file").touch()
     given = {"directory": "run", "iterations": 40, **refused, "progress": progress}
-    listeners = [Holder(), Holder()]
+    callbacks = [Holder(), Holder()]
     with pytest.raises(asgd.AsyncSGDError):
-        train(tmp_path / given.pop("directory"), listeners=listeners, **given)
-    assert [listener.stopped for listener in listeners] == [1, 1]
+        train(tmp_path / given.pop("directory"), callbacks=callbacks, **given)
+    assert [callback.stopped for callback in callbacks] == [1, 1]
 
 
 def test_where_the_directory_is_locked(tmp_path: Path) -> None:
-    files, listener = RunDirectory(tmp_path), Holder()
+    files, callback = RunDirectory(tmp_path), Holder()
     with pytest.raises(BadRunDirectory, match="another process is training in"):
-        train(tmp_path, listeners=[listener])
+        train(tmp_path, callbacks=[callback])
     files.close()
-    assert listener.stopped == 1
+    assert callback.stopped == 1
 
 
 def test_where_all_is_well(tmp_path: Path) -> None:
-    listener = Holder()
-    train(tmp_path, listeners=[listener])
-    assert listener.stopped == 1
-    train(tmp_path, listeners=[listener], resume=True)  # finished
-    assert listener.stopped == 2
+    callback = Holder()
+    train(tmp_path, callbacks=[callback])
+    assert callback.stopped == 1
+    train(tmp_path, callbacks=[callback], resume=True)  # finished
+    assert callback.stopped == 2

@@ -33,7 +33,7 @@ def test_cancelled_by_the_report_before_its_own(tmp_path: Path, fault: Fault) ->
             task=task,
             method=asgd.fedavg(0.05, clients=1, ask=2),
             engine=Watched.of(Inline(2)),
-            max_failures=10**9,
+            limits=asgd.Limits(10**9),
         )
     assert (run.trace.jobs.outcome[1:100:2] == Outcome.CANCELLED).all()
     assert (run.faults.exceptions, run.faults.rejected) == (0, 0)
@@ -68,7 +68,7 @@ def test_retired_by_the_report_before(tmp_path: Path, second: Fault) -> None:
     """A worker is retired for its first job, while the others are in the same list."""
     kind = type("Kind", (Together,), {"second": second})
     method = asgd.federated_async_sgd(0.05, concurrency=12)
-    run = train(tmp_path, method=method, engine=Watched.of(Inline(2, kind)), max_failures=1)
+    run = train(tmp_path, method=method, engine=Watched.of(Inline(2, kind)), limits=asgd.Limits(1))
     assert run.faults.retired == (0,)
     assert (run.faults.rejected, run.faults.exceptions) == (1, 0)
     assert set(run.trace.worker.tolist()) == {1}
@@ -91,7 +91,7 @@ class DiesOfShame(InlineCrew):
 def test_a_worker_that_leaves_in_the_list_that_retires_it(tmp_path: Path) -> None:
     task = faulty(tmp_path, {4: Fault.NAN})
     with task.armed():
-        run = train(tmp_path / "run", task=task, engine=Watched.of(Inline(3, DiesOfShame)), max_failures=1)
+        run = train(tmp_path / "run", task=task, engine=Watched.of(Inline(3, DiesOfShame)), limits=asgd.Limits(1))
     assert len(run.faults.retired) == 1
     assert run.faults.deaths == 1
     sound(run, 60)
@@ -101,7 +101,7 @@ def test_the_server_checks_what_the_engine_does_not(tmp_path: Path) -> None:
     bad = {3: Fault.NAN, 7: Fault.SHORT, 12: Fault.DTYPE, 20: Fault.NOTHING}
     task = faulty(tmp_path, bad)
     with task.armed():
-        run = train(tmp_path / "run", task=task, engine=Inline(2, UncheckedCrew), max_failures=10**9)
+        run = train(tmp_path / "run", task=task, engine=Inline(2, UncheckedCrew), limits=asgd.Limits(10**9))
     assert run.faults.rejected == 4
     assert (run.trace.jobs.outcome[list(bad)] == Outcome.REJECTED).all()
     sound(run, 60)

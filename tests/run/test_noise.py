@@ -18,6 +18,8 @@ from asyncsgd.testing.bench import Bowl
 
 NOISY = asgd.fedbuff(1.0, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 
+ALL = asgd.Checkpoints(every=20, keep=100)
+
 
 class Still(Bowl):
     """Updates of 0: the model is the sum of the noise."""
@@ -37,10 +39,17 @@ def model(directory: Path, iteration: int) -> Vector:
 
 def test_a_resume_does_not_repeat_the_noise(tmp_path: Path) -> None:
     """The run is taken back to iteration 20 and makes the versions after it again."""
-    train(tmp_path, iterations=40, method=NOISY, task=Still(), keep=100)
+    train(tmp_path, iterations=40, method=NOISY, task=Still(), checkpoints=ALL)
     before = model(tmp_path, 40) - model(tmp_path, 20)
     (tmp_path / "checkpoints" / "000000000040.safetensors").unlink()
-    run = train(tmp_path, iterations=40, method=NOISY, task=Still(), keep=100, resume=True)
+    run = train(
+        tmp_path,
+        iterations=40,
+        method=NOISY,
+        task=Still(),
+        checkpoints=ALL,
+        resume=True,
+    )
     after = model(tmp_path, 40) - model(tmp_path, 20)
     assert not np.isclose(before, after).any()
     assert [row["iteration"] for row in seeds(tmp_path)] == [0, 20]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engines.inline import Inline
@@ -144,13 +145,13 @@ def test_a_start_that_was_killed_right_after_its_first_checkpoint(
 def test_a_run_that_was_killed_before_its_first_checkpoint_by_the_clock_resumes(tmp_path: Path) -> None:
     """A run has a checkpoint from its start on, so whatever has none has lost it."""
 
-    class Dies(asgd.run.Listener):
-        def measured(self, iteration: int, seconds: float, metrics: object) -> None:
-            if iteration == 30:
+    class Dies(asgd.Callback):
+        def on_evaluation(self, view: Any, metrics: object, control: object) -> None:
+            if view.iteration == 30:
                 raise Killed
 
     with pytest.raises(Killed):
-        train(tmp_path, checkpoint_every=10**6, listeners=[Dies()])
+        train(tmp_path, checkpoints=asgd.Checkpoints(every=10**6), callbacks=[Dies()])
     assert [int(path.stem) for path in checkpoint.listed(tmp_path / "checkpoints")] == [0]
     sound(train(tmp_path, resume=True), 60)
     assert [row["iteration"] for row in events(tmp_path, "resumed")] == [0]

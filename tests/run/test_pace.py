@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from engines.inline import Inline, InlineCrew
+from loggers.common import live
 from rich.console import Console
 from run.common import Notes, train
 from watch.common import Scripted
 
 import asyncsgd as asgd
 from asyncsgd.engines.base import Report
-from asyncsgd.run.listeners import Status, Terminal, describe, time_left
+from asyncsgd.format import number
+from asyncsgd.run.callbacks.base import LiveView
+from asyncsgd.run.callbacks.terminal import Terminal, describe, time_left
 from asyncsgd.run.pace import Pace
 from asyncsgd.watch import Watcher
 from asyncsgd.watch.show import line
@@ -31,8 +35,8 @@ class Clock:
         return self.now
 
 
-def told(monkeypatch: pytest.MonkeyPatch, workers: int, seconds: float, look: float) -> list[Status]:
-    """What listeners hear of a run whose workers take so long, all at once, and that is looked at now and then."""
+def told(monkeypatch: pytest.MonkeyPatch, workers: int, seconds: float, look: float) -> list[LiveView]:
+    """What callbacks hear of a run whose workers take so long, all at once, and that is looked at now and then."""
     clock = Clock()
 
     class Slow(InlineCrew):
@@ -47,10 +51,10 @@ def told(monkeypatch: pytest.MonkeyPatch, workers: int, seconds: float, look: fl
             self.next += seconds
             return [self.compute(self.jobs.popleft()) for _ in range(len(self.jobs))]
 
-    monkeypatch.setattr("asyncsgd.run.book.time", clock)
+    monkeypatch.setattr("asyncsgd.run.recording.time", clock)
     notes = Notes()
-    train(None, engine=Inline(workers, Slow), listeners=[notes], iterations=60, method=asgd.minibatch_sgd(0.05))
-    statuses: list[Status] = notes.of("progressed")
+    train(None, engine=Inline(workers, Slow), callbacks=[notes], iterations=60, method=asgd.minibatch_sgd(0.05))
+    statuses: list[LiveView] = notes.of("progressed")
     return statuses
 
 
@@ -62,11 +66,11 @@ def test_the_rate_of_a_run(monkeypatch: pytest.MonkeyPatch, workers: int, second
     assert len(statuses) > 10
     for status in statuses:
         if status.iteration == 0:
-            assert status.per_second == 0.0
+            assert status.updates_per_second == 0.0
             assert "/s" not in describe(status)
         else:
-            assert status.per_second == pytest.approx(right, rel=0.1)
-            assert f"{status.per_second:.4g}/s" in describe(status)
+            assert status.updates_per_second == pytest.approx(right, rel=0.1)
+            assert f"{number(status.updates_per_second)}/s" in describe(status)
             assert (" left" in time_left(status)) == (status.iteration > 0)
 
 
@@ -120,13 +124,13 @@ def test_the_bar_says_how_long_it_takes() -> None:
     """rich would measure the last 30 seconds on its own, which no slow run fits into."""
     terminal = Terminal()
     terminal._console = Console(force_terminal=True, width=120, file=StringIO())
-    terminal.started({"iterations": 100, "notes": ()})
+    terminal.on_start(live(0, 0.0))
     assert terminal._bar is not None
-    terminal.progressed(Status(10, 100, 250.0, 0.04, 1, 0.0, 0, {}))
+    terminal.on_progress(replace(live(10, 250.0), updates_per_second=0.04))
     with terminal._console.capture() as shown:
         terminal._console.print(terminal._bar.get_renderable())
-    terminal.stop()
-    assert "0:37:30 left" in shown.get()
+    terminal.close()
+    assert "37:30 left" in shown.get()
     assert "10/100  0.04/s" in shown.get()
 
 
@@ -150,7 +154,7 @@ def test_watch_sees_the_same_rate(tmp_path: Path, seconds: float, shown: str, st
     newest = max((tmp_path / name).stat().st_mtime for name in ("trace.log", "metrics.jsonl", "journal.jsonl"))
     for silent in (0.0, 0.9 * seconds):
         frame = look(tmp_path, newest + silent)
-        assert frame.per_second == pytest.approx(2 / seconds, rel=0.05)
+        assert frame.updates_per_second == pytest.approx(2 / seconds, rel=0.05)
         assert frame.left == pytest.approx(200 * seconds / 2, rel=0.05)
     frame = look(tmp_path, newest)
     assert f"{shown}/s" in line(frame)
@@ -165,7 +169,7 @@ def test_watch_says_no_rate_before_the_first_update(tmp_path: Path) -> None:
     task, times = asgd.tasks.quadratic(workers=1), asgd.durations.fixed([600.0])
     run = Scripted(tmp_path, asgd.simulate(task, asgd.async_sgd(0.1), times, iterations=10).trace)
     frame = look(tmp_path)
-    assert (frame.per_second, frame.left) == (0.0, None)
+    assert (frame.updates_per_second, frame.left) == (0.0, None)
     assert "/s" not in line(frame)
     console = Console(width=120)
     with console.capture() as drawn:

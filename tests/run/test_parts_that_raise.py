@@ -236,14 +236,14 @@ def test_a_dispatch_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
     sound(train(tmp_path, method=method(), resume=True), 60)
 
 
-def test_a_listener_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
-    class Rude(asgd.run.Listener):
-        def started(self, config: Any) -> None:
+def test_a_callback_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
+    class Rude(asgd.Callback):
+        def on_start(self, view: Any) -> None:
             raise Broken("in started")
 
     train(tmp_path, iterations=40)
     with pytest.raises(Broken, match="in started"):
-        train(tmp_path, resume=True, listeners=[Rude()])
+        train(tmp_path, resume=True, callbacks=[Rude()])
     assert events(tmp_path, "stopped")[0]["reason"] == "in started"
     assert (tmp_path / "trace.parquet").exists()
     sound(train(tmp_path, resume=True), 60)

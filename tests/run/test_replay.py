@@ -198,7 +198,7 @@ def test_a_torch_model(tmp_path: Path) -> None:
             method=asgd.delay_adaptive(0.1).using(dispatch=Uniform(3)),
             engine=processes(3),
             every=50,
-            checkpoint_every=100,
+            checkpoints=asgd.Checkpoints(every=100),
         )
     assert (run.faults.rejected, run.faults.deaths) == (1, 1)
     assert run.metrics["accuracy"][-1] > 0.8

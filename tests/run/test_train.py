@@ -89,11 +89,9 @@ def test_a_target_that_is_not_measured() -> None:
     ("options", "words"),
     [
         ({"iterations": 0}, "iterations = 0"),
-        ({"keep": 0}, "keep = 0"),
-        ({"max_failures": 0}, "max_failures = 0"),
+        ({"checkpoints": 30}, r"checkpoints = 30 is a int; pass asgd.Checkpoints\(seconds=30\)"),
+        ({"limits": 3}, r"limits = 3 is a int; pass asgd.Limits\(max_failures=3\)"),
         ({"every": 0}, "every = 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every = 0"),
-        ({"checkpoint_seconds": 0}, "checkpoint_seconds = 0"),
         ({"seed": 1.5}, "seed = 1.5"),
         ({"method": asgd.fedavg(0.1, clients=5, ask=7)}, "clients = 5 can never be reached by 2 workers"),
     ],
@@ -163,32 +161,32 @@ def test_a_mended_task_is_the_one_that_is_replayed(tmp_path: Path) -> None:
     sound(run, 300)
 
 
-# ---------------------------------------------------------------------------------------------- listeners
+# ---------------------------------------------------------------------------------------------- callbacks
 
 
-def test_listeners_hear_everything(tmp_path: Path) -> None:
+def test_callbacks_hear_everything(tmp_path: Path) -> None:
     notes = Notes()
-    run = train(tmp_path, iterations=60, listeners=[notes])
+    run = train(tmp_path, iterations=60, callbacks=[notes])
     kinds = [kind for kind, _ in notes.calls]
     assert kinds[0] == "started"
     assert kinds[-1] == "ended"
     assert notes.of("measured") == list(range(0, 61, 10))
     assert notes.of("ended") == [run]
-    assert notes.of("started")[0]["iterations"] == 60
+    assert notes.of("started")[0].config["iterations"] == 60
     status = notes.of("progressed")[0]
-    assert status.iterations == 60
+    assert status.wanted == 60
     assert 0 <= status.iteration <= 60
     assert status.maximum_delay >= status.average_delay >= 0
 
 
-def test_a_listener_that_raises_ends_the_run(tmp_path: Path) -> None:
+def test_a_callback_that_raises_ends_the_run(tmp_path: Path) -> None:
     class Bad(Notes):
-        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-            if iteration == 30:
-                raise ZeroDivisionError("in the listener")
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 30:
+                raise ZeroDivisionError("in the callback")
 
-    with pytest.raises(ZeroDivisionError, match="in the listener"):
-        train(tmp_path, listeners=[Bad()])
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        train(tmp_path, callbacks=[Bad()])
     sound(train(tmp_path, resume=True), 60)
 
 
@@ -210,12 +208,12 @@ def test_the_speed_is_not_that_of_a_single_look(monkeypatch: pytest.MonkeyPatch)
             clock.now += 0.25
             return super().poll(timeout)[:1] if self.newcomers or clock.now % 1 == 0 else []
 
-    monkeypatch.setattr("asyncsgd.run.book.time", clock)
+    monkeypatch.setattr("asyncsgd.run.recording.time", clock)
     notes = Notes()
-    train(None, engine=Inline(1, Slow), listeners=[notes])
+    train(None, engine=Inline(1, Slow), callbacks=[notes])
     late = [status for status in notes.of("progressed") if status.iteration > 10]
     assert len(late) > 150
-    assert all(0.8 <= status.per_second <= 1.2 for status in late)
+    assert all(0.8 <= status.updates_per_second <= 1.2 for status in late)
 
 
 # ---------------------------------------------------------------------------------------------- errors in between
@@ -249,14 +247,14 @@ def test_a_task_that_cannot_be_evaluated_leaves_no_run(tmp_path: Path) -> None:
     sound(train(tmp_path), 60)  # not "holds a run already"
 
 
-def test_a_listener_that_fails_loses_nothing(tmp_path: Path) -> None:
+def test_a_callback_that_fails_loses_nothing(tmp_path: Path) -> None:
     class Full(Notes):
-        def measured(self, iteration: int, seconds: float, row: dict[str, Any]) -> None:
-            if iteration == 40:
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 40:
                 raise OSError("no space left on the log's device")
 
     with pytest.raises(OSError, match="no space left"):
-        train(tmp_path, listeners=[Full()], checkpoint_every=1000)
+        train(tmp_path, callbacks=[Full()], checkpoints=asgd.Checkpoints(every=1000))
     assert saved(tmp_path) == [40, 0]
     sound(train(tmp_path, resume=True), 60)
 
@@ -280,7 +278,7 @@ class Breaks(Transform):
 def test_a_method_that_fails_half_way_is_not_saved(tmp_path: Path) -> None:
     """Its memory may be half changed; the checkpoint before is whole."""
     with pytest.raises(RuntimeError, match="half-way"):
-        train(tmp_path, method=METHOD.using(transforms=(Breaks(35),)), checkpoint_every=20)
+        train(tmp_path, method=METHOD.using(transforms=(Breaks(35),)), checkpoints=asgd.Checkpoints(every=20))
     assert saved(tmp_path) == [20, 0]
 
 
@@ -311,12 +309,12 @@ def test_an_interrupt_is_summed_up(
     notes = Notes()
     directory = tmp_path / "run" if kept else None
     with pytest.raises(KeyboardInterrupt, match=f"stopped by SIGINT at iteration {iteration}; "):
-        train(directory, engine=Inline(2, interrupted_at(iteration)), listeners=[notes], progress=True)
+        train(directory, engine=Inline(2, interrupted_at(iteration)), callbacks=[notes], progress=True)
     assert signal.getsignal(signal.SIGINT) is before
     [run] = notes.of("ended")
     assert (run.interrupted, run.trace.iterations) == ("SIGINT", iteration)
     said = capsys.readouterr().err
-    assert f"async_sgd was stopped by SIGINT: {iteration} iterations in " in said
+    assert f"async_sgd interrupted by SIGINT at iteration {iteration} of 60: {iteration} iterations in " in said
     assert ("nothing was kept" in said) != ("resume with resume=True" in said) == kept
     if directory is not None:
         assert saved(directory)[0] == iteration
@@ -326,7 +324,7 @@ def test_an_interrupt_is_summed_up(
 def test_a_run_sums_itself_up_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     run = train(None, progress=True)
     said = capsys.readouterr().err
-    assert "async_sgd is done: 60 iterations in " in said
+    assert "async_sgd done: 60 iterations in " in said
     assert all(fact in said for fact in run.diagnosis.facts)
 
 
@@ -334,7 +332,7 @@ def test_a_run_sums_itself_up_on_the_terminal(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
-    run = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoint_every=1)
+    run = train(tmp_path, iterations=100_000, method=asgd.async_sgd(1e5), checkpoints=asgd.Checkpoints(every=1))
     assert run.diverged is not None
     assert np.isfinite(run.x).all()
     assert events(tmp_path, "diverged")
@@ -350,7 +348,7 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path: Path) -> N
 def test_a_model_that_is_infinite_before_it_is_measured(tmp_path: Path) -> None:
     """All updates are refused then, every worker is retired, and that is seen for what it is."""
     method = asgd.async_sgd(1e200)
-    run = train(tmp_path, 10**6, method, every=10**6, checkpoint_every=1, engine=processes(2))
+    run = train(tmp_path, 10**6, method, every=10**6, checkpoints=asgd.Checkpoints(every=1), engine=processes(2))
     assert run.diverged is not None
     assert run.faults.retired == (0, 1)
     for path in checkpoint.listed(tmp_path / "checkpoints"):
@@ -379,7 +377,7 @@ def test_a_loss_that_is_not_finite_ends_the_run() -> None:
 def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> None:
     notes = Notes()
     with pytest.raises(WorkersFailed, match=r"worker \d failed 3 times in a row, at last with Runtime") as told:
-        train(tmp_path, iterations=300, task=Failing(after=100), listeners=[notes], engine=processes(2))
+        train(tmp_path, iterations=300, task=Failing(after=100), callbacks=[notes], engine=processes(2))
     assert "go on with resume=True" in str(told.value)
     assert "in update" in told.value.__notes__[0]
     shown = [note for note in notes.of("noted") if "an exception in your code" in note]
@@ -396,7 +394,7 @@ def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> N
 
 def test_an_exception_with_other_words_each_time_is_shown_once() -> None:
     notes = Notes()
-    run = train(None, task=Wordy(), listeners=[notes], max_failures=10**9)
+    run = train(None, task=Wordy(), callbacks=[notes], limits=asgd.Limits(10**9))
     assert run.faults.exceptions > 10
     assert len([note for note in notes.of("noted") if "an exception in your code" in note]) == 1
 
@@ -417,7 +415,7 @@ def test_exceptions_now_and_then_are_counted(tmp_path: Path) -> None:
 def test_a_worker_that_sends_rubbish_is_retired(tmp_path: Path, method: Any, engine: Any) -> None:
     """With processes the method waits for everybody: else the others may be done before the first bad update comes."""
     notes = Notes()
-    run = train(tmp_path, 200, method, task=Rubbish(worker=1), engine=engine, listeners=[notes])
+    run = train(tmp_path, 200, method, task=Rubbish(worker=1), engine=engine, callbacks=[notes])
     assert run.faults.retired == (1,)
     assert run.faults.rejected == 3
     assert run.trace.counts[Outcome.REJECTED] == 3
@@ -441,7 +439,9 @@ def test_retired_with_jobs_in_its_queue(tmp_path: Path, early: bool) -> None:
     However slow it is, the run waits for it, once every job in flight is in its queue.
     """
     method = asgd.federated_async_sgd(0.05, concurrency=6, early=early)
-    run = train(tmp_path, iterations=300, task=Rubbish(worker=0), engine=processes(3), method=method, max_failures=2)
+    run = train(
+        tmp_path, iterations=300, task=Rubbish(worker=0), engine=processes(3), method=method, limits=asgd.Limits(2)
+    )
     assert run.faults.retired == (0,)
     assert run.faults.rejected == 2
     sound(run, 300)

@@ -14,7 +14,7 @@ import asyncsgd as asgd
 from asyncsgd.cli import app
 from asyncsgd.core.server import Server
 from asyncsgd.run import checkpoint
-from asyncsgd.run.summary import as_row, as_text
+from asyncsgd.run.view import RunView
 from asyncsgd.simulation.leftover import leftover
 
 TIMES = asgd.durations.fixed([1.0, 1.5, 2.0])
@@ -39,12 +39,12 @@ def test_what_waits_in_a_buffer(tmp_path: Path, method: Any) -> None:
         run = train(tmp_path, iterations, method, engine=Inline(3), resume=True)
         state = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).state
         held = state["update"]["memory"]["aggregation"]["held"]
-        assert run.unused == as_row(run)["unused"] == held
+        assert run.unused == RunView.of(run).headline()["unused"] == held
         said = leftover(method, run.trace)
         assert (said is None) == (held == 0)
         if said is not None:
             assert said in run.diagnosis.facts
-            assert said in as_text(run)
+            assert said in RunView.of(run).text()
             assert said in repr(run)
         seen.add(held)
     assert len(seen) > 1

@@ -65,10 +65,10 @@ def test_once(tmp_path: Path, command: Callable[..., tuple[int, str, str]]) -> N
     run.end()
     code, out, _ = command(tmp_path, "--once", "--json")
     row = json.loads(out)
-    assert (code, row["state"], row["iteration"]) == (0, "ended", 20)
+    assert (code, row["state"], row["iterations"]) == (0, "done", 20)
     assert row["average_delay"] == run.trace.delays.average
     assert row["metrics"]["loss"] == 1 / 21
-    assert [worker["worker"] for worker in row["workers"]] == [0, 1, 2, 3]
+    assert [worker["worker"] for worker in row["per_worker"]] == [0, 1, 2, 3]
 
 
 def test_a_run_that_crashed(tmp_path: Path, command: Callable[..., tuple[int, str, str]]) -> None:
@@ -108,7 +108,7 @@ def test_it_draws_until_the_end(tmp_path: Path) -> None:
     assert all(f"{t} of 20" in text for t in (0, 10, 15, 20))
     after = text.rpartition("\x1b[?1049l")[2]  # where the screen of its own is left
     assert "20 of 20" in after
-    assert "✓ ended" in after
+    assert "✓ done" in after
     assert "\x1b[?25h" in text  # the cursor is back
 
 
@@ -130,7 +130,7 @@ def test_where_nothing_can_be_redrawn(tmp_path: Path) -> None:
     lines = said(console).splitlines()
     assert "  running  0/20  " in lines[0]
     assert "  running  10/20  " in lines[1]
-    assert "ended" in lines[2]  # nothing was new in between
+    assert "done" in lines[2]  # nothing was new in between
 
 
 def test_json_is_one_object_per_line(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_json_is_one_object_per_line(tmp_path: Path) -> None:
     pause = pauses(lambda: run.to(10), run.end)
     assert watch(tmp_path, as_json=True, every=0.5, console=console, pause=pause)
     rows = [json.loads(line) for line in said(console).splitlines()]
-    assert [(row["state"], row["iteration"]) for row in rows] == [("running", 0), ("running", 10), ("ended", 20)]
+    assert [(row["state"], row["iterations"]) for row in rows] == [("running", 0), ("running", 10), ("done", 20)]
 
 
 def test_waiting_for_a_run_to_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_waiting_for_a_run_to_begin(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "later"
     pause = pauses(lambda: None, lambda: runs.append(Scripted(path, simulated(20))), lambda: runs[0].end())
     assert watch(path, wait=True, every=0.5, console=console, pause=pause)
-    assert "ended" in said(console)
+    assert "done" in said(console)
     assert capsys.readouterr().err.splitlines()[0].startswith("waiting for a run in ")
 
 

@@ -20,7 +20,7 @@ from watch.common import Scripted, simulated
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
-from asyncsgd.run import BadRunDirectory, Listener, TrainingRun, WorkersFailed
+from asyncsgd.run import BadRunDirectory, Callback, TrainingRun, WorkersFailed
 from asyncsgd.run.directory import RunDirectory, in_use, read_lines, read_trace
 from asyncsgd.trace import Trace, locks
 from asyncsgd.watch import Frame, Watcher
@@ -34,14 +34,14 @@ def look(path: Path, now: float = 0.0) -> Frame:
 def agrees(frame: Frame, trace: Trace) -> None:
     """Every figure that both know."""
     delays = trace.delays
-    assert frame.iteration == trace.iterations
+    assert frame.iterations == trace.iterations
     assert frame.average_delay == (delays.average if len(delays.values) else None)
     assert frame.maximum_delay == delays.maximum
     counts = delays.histogram()
     assert frame.histogram == tuple((int(d), int(counts[d])) for d in np.flatnonzero(counts))
     assert {row.worker: row.mean_delay for row in frame.workers if row.mean_delay is not None} == delays.per_worker
     assert frame.in_flight == trace.counts[Outcome.IN_FLIGHT]
-    assert frame.outcomes == {o.name.lower(): n for o, n in trace.counts.items() if o is not Outcome.IN_FLIGHT}
+    assert frame.jobs == {o.name.lower(): n for o, n in trace.counts.items() if o is not Outcome.IN_FLIGHT}
     jobs = {row.worker: row.jobs for row in frame.workers}
     assert jobs == {worker: int(np.count_nonzero(trace.worker == worker)) for worker in jobs}
 
@@ -57,7 +57,7 @@ def test_a_watcher_follows_the_trace(tmp_path: Path, step: int) -> None:
             so_far = run.to(t)
             frame = watcher.look()
             agrees(frame, so_far)
-            assert frame.state == "running"
+            assert frame.ending.kind == "running"
             assert frame.metrics["loss"][-1] == 1 / (1 + t)
             assert frame.seconds == max(so_far.jobs.assigned_time.max(), np.nanmax(so_far.time, initial=0.0))
             assert [row.state for row in frame.workers] == [
@@ -66,7 +66,7 @@ def test_a_watcher_follows_the_trace(tmp_path: Path, step: int) -> None:
         run.end()
         frame = watcher.look()
         agrees(frame, run.trace)
-        assert (frame.state, frame.alive, frame.left) == ("ended", 0, None)
+        assert (frame.ending.kind, frame.alive, frame.left) == ("done", 0, None)
     assert look(tmp_path) == frame
 
 
@@ -83,7 +83,7 @@ def test_speed_and_time_left(tmp_path: Path) -> None:
     run.to(120)
     frame = look(tmp_path)
     assert frame.seconds == 30.0
-    assert frame.per_second == pytest.approx(4.0)
+    assert frame.updates_per_second == pytest.approx(4.0)
     assert frame.left == pytest.approx(20.0)
     run.crash()
 
@@ -95,7 +95,7 @@ def test_silence_is_told(tmp_path: Path) -> None:
     soon, late = look(tmp_path, newest), look(tmp_path, newest + 60.0)
     assert (soon.silent, late.silent) == (0.0, pytest.approx(60.0))
     assert late.seconds == pytest.approx(soon.seconds + 60.0)
-    assert late.per_second < soon.per_second / 4
+    assert late.updates_per_second < soon.updates_per_second / 4
     run.crash()
     assert look(tmp_path, newest + 60.0).silent == 0.0
 
@@ -114,7 +114,7 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert (states[1], states[2]) == ("retired", "gone")
     assert frame.alive == 2
     assert [row.deaths for row in frame.workers] == [0, 0, 1, 0]
-    assert frame.faults == {"deaths": 1, "exceptions": 1, "rejected": 1}
+    assert frame.faults == {"deaths": 1, "exceptions": 1, "rejected": 1, "retired": [1]}
     assert [note.text for note in frame.notes] == [
         "worker 2 was killed by SIGKILL",
         "worker 1 is retired: 3 updates in a row were rejected: NaN",
@@ -139,44 +139,44 @@ def test_of_many_notes_the_newest_are_kept(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- real runs
 
 
-class Onlooker(Listener):
+class Onlooker(Callback):
     """Looks at the directory whenever the run says how it stands."""
 
     def __init__(self, path: Path) -> None:
         self.watcher = Watcher(path)
         self.seen: list[tuple[Any, Frame]] = []
 
-    def progressed(self, status: Any) -> None:
-        self.seen.append((status, self.watcher.look()))
+    def on_progress(self, view: Any) -> None:
+        self.seen.append((view, self.watcher.look()))
 
 
 def test_a_run_that_goes_on(tmp_path: Path) -> None:
     onlooker = Onlooker(tmp_path)
-    run = train(tmp_path, iterations=300, listeners=[onlooker], every=50)
+    run = train(tmp_path, iterations=300, callbacks=[onlooker], every=50)
     before = 0
     for status, frame in onlooker.seen:
-        assert frame.state == "running"
-        assert before <= frame.iteration <= status.iteration
-        before = frame.iteration
+        assert frame.ending.kind == "running"
+        assert before <= frame.iterations <= status.iteration
+        before = frame.iterations
     with onlooker.watcher as watcher:
         ended(watcher.look(), run)
     ended(look(tmp_path), run)
 
 
 def ended(frame: Frame, run: TrainingRun) -> None:
-    assert frame.state == "ended"
+    assert frame.ending.kind == "done"
     agrees(frame, run.trace)
     assert frame.seconds == run.seconds
     assert {name: list(values) for name, values in frame.metrics.items()} == {
         name: list(values) for name, values in run.metrics.items()
     }
-    assert (frame.method, frame.iterations) == ("async_sgd", run.config["iterations"])
+    assert (frame.method, frame.ending.wanted) == ("async_sgd", run.config["iterations"])
 
 
 def test_a_watcher_survives_a_resume(tmp_path: Path) -> None:
     train(tmp_path, iterations=60)
     with Watcher(tmp_path) as watcher:
-        assert watcher.look().iteration == 60
+        assert watcher.look().iterations == 60
         run = train(tmp_path, iterations=100, resume=True)
         ended(watcher.look(), run)
         assert "resumed" in [note.text for note in watcher.look().notes]
@@ -185,7 +185,7 @@ def test_a_watcher_survives_a_resume(tmp_path: Path) -> None:
 def test_a_new_run_in_the_same_place(tmp_path: Path) -> None:
     with Watcher(tmp_path) as watcher:
         train(tmp_path, iterations=60)
-        assert watcher.look().iteration == 60
+        assert watcher.look().iterations == 60
         shutil.rmtree(tmp_path)
         run = train(tmp_path, iterations=40)
         ended(watcher.look(), run)
@@ -200,16 +200,16 @@ def test_only_the_parquet_file_is_left(tmp_path: Path) -> None:
 CRASHES = """
 import os, signal, sys
 import asyncsgd as asgd
-from asyncsgd.run import Listener
+from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl
 
-class Dies(Listener):
-    def progressed(self, status):
-        if status.iteration >= 30:
+class Dies(Callback):
+    def on_progress(self, view):
+        if view.iteration >= 30:
             os.kill(os.getpid(), signal.SIGKILL)
 
 asgd.train(Bowl(), asgd.async_sgd(0.05), engine=asgd.engines.processes(2), iterations=10**6, every=10,
-           checkpoint_every=10, directory=sys.argv[1], progress=False, listeners=[Dies()])
+           checkpoints=asgd.Checkpoints(every=10), directory=sys.argv[1], progress=False, callbacks=[Dies()])
 """
 
 
@@ -218,10 +218,12 @@ def test_a_crash_seen_from_another_process(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     frame = look(tmp_path)
-    assert frame.state == "crashed"
-    assert frame.bad
-    assert frame.words.startswith(f"crashed at iteration {frame.iteration:,} of 1,000,000; resume it with: asyncsgd ")
-    assert frame.iteration >= 30
+    assert frame.ending.kind == "crashed"
+    assert frame.ending.bad
+    assert frame.sentence.startswith(
+        f"crashed at iteration {frame.iterations:,} of 1,000,000; resume it with: asyncsgd "
+    )
+    assert frame.iterations >= 30
     agrees(frame, read_trace(tmp_path))
     assert {row.state for row in frame.workers} == {""}
 
@@ -232,22 +234,22 @@ def test_a_crash_seen_from_another_process(tmp_path: Path) -> None:
 def test_a_target_that_was_reached(tmp_path: Path) -> None:
     train(tmp_path, iterations=10_000, until="loss <= 30")
     frame = look(tmp_path)
-    assert (frame.state, frame.until) == ("ended", "loss <= 30.0")
-    assert frame.words == f"reached loss <= 30.0 at iteration {frame.iteration:,} of 10,000"
+    assert (frame.ending.kind, frame.ending.until) == ("reached", "loss <= 30.0")
+    assert frame.sentence == f"reached loss <= 30.0 at iteration {frame.iterations:,} of 10,000"
 
 
 def test_a_target_that_was_missed(tmp_path: Path) -> None:
     train(tmp_path, until="loss <= 1e-12")
     frame = look(tmp_path)
-    assert (frame.state, frame.words) == ("ended", "missed loss <= 1e-12")
+    assert (frame.ending.kind, frame.sentence) == ("missed", "missed loss <= 1e-12")
 
 
 def test_a_run_whose_workers_fail(tmp_path: Path) -> None:
     with pytest.raises(WorkersFailed):
         train(tmp_path, task=Failing(after=10))
     frame = look(tmp_path)
-    assert frame.state == "stopped"
-    assert "the data have ended" in frame.words
+    assert frame.ending.kind == "stopped"
+    assert "the data have ended" in frame.sentence
     assert frame.faults["exceptions"] >= 3
     assert frame.notes[-1].text.startswith("stopped: worker ")
 
@@ -255,8 +257,8 @@ def test_a_run_whose_workers_fail(tmp_path: Path) -> None:
 def test_a_run_that_diverged(tmp_path: Path) -> None:
     run = train(tmp_path, task=Exploding(at=25.0), iterations=100_000)
     frame = look(tmp_path)
-    assert (frame.state, frame.iteration) == ("diverged", run.trace.iterations)
-    assert frame.bad
+    assert (frame.ending.kind, frame.iterations) == ("diverged", run.trace.iterations)
+    assert frame.ending.bad
 
 
 def test_rejected_updates_are_counted(tmp_path: Path) -> None:
@@ -271,17 +273,17 @@ def test_rejected_updates_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_interrupted(tmp_path: Path) -> None:
-    class Enough(Listener):
-        def measured(self, iteration: int, seconds: float, metrics: Any) -> None:
-            if iteration == 20:
+    class Enough(Callback):
+        def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+            if view.iteration == 20:
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, listeners=[Enough()])
+        train(tmp_path, callbacks=[Enough()])
     frame = look(tmp_path)
-    assert frame.state == "interrupted"
-    assert frame.words.startswith(f"interrupted at iteration {frame.iteration} of 60; ")
-    assert not frame.bad
+    assert frame.ending.kind == "interrupted"
+    assert frame.sentence.startswith(f"interrupted by SIGINT at iteration {frame.iterations} of 60; ")
+    assert not frame.ending.bad
 
 
 # ---------------------------------------------------------------------------------------------- damage

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import click
@@ -10,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from asyncsgd import __version__
+from asyncsgd.core.errors import BadParameter
 
 BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
 ORDER = ("demo", "train", "watch", "report", "replay", "export", "simulate", "sweep", "paper", "plan", "methods")
@@ -28,12 +31,33 @@ class _Commands(TyperGroup):
         """Say it where Ctrl-C ends a command; an input that ends too early is no wish to abort, as click has it."""
         try:
             return super().invoke(ctx)
+        except BadParameter as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise in_options(error, [] if command is None else command.params) from error
         except KeyboardInterrupt as stopped:
             typer.echo(f"asyncsgd: {str(stopped) or 'stopped by Ctrl-C'}", err=True)
             raise typer.Exit(130) from stopped
         except EOFError as error:
             traceback.print_exc()
             raise typer.Exit(1) from error
+
+
+def in_options(error: BadParameter, params: Sequence[click.Parameter]) -> BadParameter:
+    """Return the error in the words of the command line: ``--iterations`` where Python says ``iterations``.
+
+    >>> error = BadParameter("every", 0, "must be an integer of at least 1", "pass every >= 1")
+    >>> print(in_options(error, [click.Option(["--every"])]))
+    --every = 0 must be an integer of at least 1; pass --every >= 1
+    """
+    name, fix = error.name, error.fix
+    for option in params:
+        if isinstance(option, click.Option) and option.name is not None:
+            shown = option.opts[0]
+            name = shown if name == option.name else name
+            value = "=True" if option.is_flag else r"=(?=[\w\"'])"
+            fix = re.sub(rf"(?<![\w-]){option.name}{value}", shown if option.is_flag else f"{shown} ", fix)
+            fix = re.sub(rf"(?<=pass ){option.name}\b", shown, fix)
+    return BadParameter(name, error.value, error.problem, fix)
 
 
 def examples(*lines: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json as jsonlib
-import math
 from typing import Any
 
 import typer
+
+from asyncsgd.format import cell, jsonable
 
 HEADINGS = {
     "gradient_norm": "‖∇f‖",
@@ -25,8 +26,7 @@ HEADINGS = {
 def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     """Print rows that have the same keys."""
     if as_json:
-        finite = [{key: value if _is_plain(value) else None for key, value in row.items()} for row in rows]
-        typer.echo(jsonlib.dumps(finite, indent=2, allow_nan=False))
+        typer.echo(jsonlib.dumps(jsonable(rows), indent=2, allow_nan=False))
         return
     from rich import box
     from rich.console import Console
@@ -38,20 +38,5 @@ def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
         heading = HEADINGS.get(key, key.replace("_", " "))
         table.add_column(heading, justify="left" if key == "method" else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(_cell(row[key]) for key in shown))
+        table.add_row(*(cell(row[key]) for key in shown))
     Console().print(table)
-
-
-def _is_plain(value: Any) -> bool:
-    """JSON knows neither NaN nor infinity."""
-    return not isinstance(value, float) or math.isfinite(value)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-from asyncsgd.core.check import count, positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.engines.flower import Clients, Flower
@@ -20,12 +18,12 @@ from asyncsgd.flower.farewell import saved_before_exit
 from asyncsgd.flower.preparing import check_flower, choose_seed, prepare, sendable
 from asyncsgd.flower.privacy import Accountant, Privacy
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
+from asyncsgd.run.callbacks.base import Callback, Hooks
+from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory, read_lines
-from asyncsgd.run.listeners import Listener
-from asyncsgd.run.request import Request
+from asyncsgd.run.options import Checkpoints, Evaluation, Limits, RunRequest, check_options
 from asyncsgd.run.results import TrainingRun
-from asyncsgd.run.target import Target
-from asyncsgd.run.training import launch, stopping
+from asyncsgd.run.training import CHECKPOINTS, launch
 from asyncsgd.tasks.base import Task
 
 NEVER = 1 << 62
@@ -63,10 +61,8 @@ def serve(
     heterogeneous: bool = True,
     delta: float = 1e-5,
     keep_updates: bool = False,
-    checkpoint_seconds: float = 30.0,
-    checkpoint_every: int | None = None,
-    keep: int = 3,
-    listeners: Sequence[Listener] = (),
+    checkpoints: Checkpoints = CHECKPOINTS,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> FederatedRun:
     """Train with the clients of a Flower grid until ``iterations`` updates have arrived, by any method of asyncsgd.
@@ -107,21 +103,15 @@ def serve(
         heterogeneous: Whether the data differ from client to client; methods that then favour fast clients warn.
         delta: The δ at which ε is reported, where the method adds noise.
         keep_updates: Keep every update in ``directory``, so that `asyncsgd.replay` can apply them again.
-        checkpoint_seconds: Seconds between checkpoints.
-        checkpoint_every: Iterations between checkpoints, in place of seconds.
-        keep: How many checkpoints to keep.
-        listeners: Who else is told: see `asyncsgd.run.Listener`.
-        progress: Whether to say how it goes.
+        checkpoints: How often the run is saved, and how many checkpoints are kept: see `asyncsgd.Checkpoints`.
+        callbacks: Objects that hear of the run and may stop it: see `asyncsgd.Callback`.
+        progress: Whether to show progress on the terminal, and a summary at the end.
     """
-    with stopping(listeners) as stops:
+    with Hooks(callbacks, Terminal() if progress else None) as hooks:
         check_flower()
         rules = Clients() if clients is None else clients
-        for name, value in (("iterations", iterations), ("keep", keep)):
-            count(name, value)
-        for name, number in (("every", every), ("checkpoint_every", checkpoint_every)):
-            if number is not None:
-                count(name, number)
-        positive("checkpoint_seconds", checkpoint_seconds)
+        check_options(checkpoints)
+        evaluation = Evaluation.of(iterations, every, until, background=True)
         if not isinstance(method, Method):
             fix = "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"
             raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
@@ -172,23 +162,19 @@ def serve(
                 keep_updates,
                 freeze=prepared.accountant is not None,
             )
-            request = Request(
+            request = RunRequest(
                 task=cast(Task, task),
                 method=prepared.method,
                 engine=engine,
                 iterations=iterations,
+                evaluation=evaluation,
                 resume=resume,
                 seed=chosen,
-                every=max(1, iterations // 100) if every is None else every,
-                target=None if until is None else Target.parse(until),
-                checkpoint_seconds=checkpoint_seconds,
-                checkpoint_every=checkpoint_every,
-                keep=keep,
-                max_failures=NEVER,
-                meanwhile=True,
+                checkpoints=checkpoints,
+                limits=Limits(max_failures=NEVER),
             )
             with saved_before_exit(task.stop):
-                run = _run(request, listeners, files, stops, progress=progress)
+                run = _run(request, hooks, files)
             return _result(run, task, prepared.accountant)
         finally:
             if prepared.accountant is not None:
@@ -197,13 +183,11 @@ def serve(
                 files.close()
 
 
-def _run(
-    request: Request, listeners: Sequence[Listener], files: RunDirectory | None, stops: ExitStack, *, progress: bool
-) -> TrainingRun:
+def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> TrainingRun:
     try:
-        return launch(request, listeners, files, stops, progress=progress)
+        return launch(request, hooks, files)
     except (KeyboardInterrupt, SystemExit) as stopped:
-        # All is saved, and every listener has stopped. Flower ends its apps by a signal, and has a handler that
+        # All is saved, and every callback is closed. Flower ends its apps by a signal, and has a handler that
         # says good-bye to the SuperLink; it may end the process, so nothing that matters can come after it.
         number = signal.SIGINT if isinstance(stopped, KeyboardInterrupt) else signal.SIGTERM
         ours = threading.current_thread() is threading.main_thread()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from asyncsgd.format import percent, rounded, span, times
 from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, MINIBATCH, SIMPLEST_FIRST
 from asyncsgd.planning.fleet import Fleet
 from asyncsgd.planning.row import Row
-from asyncsgd.planning.words import percent, shown, span, times
 
 WORTH = 0.1
 """A method has to save this share of the time before it is preferred to a simpler one, or to fewer jobs in flight."""
@@ -196,4 +196,4 @@ def _time(row: Row, base: Row) -> float:
     """Time to the target, relative to that of the baseline, as the table shows it."""
     assert row.seconds_to_target is not None
     assert base.seconds_to_target is not None
-    return shown(row.seconds_to_target / base.seconds_to_target)
+    return rounded(row.seconds_to_target / base.seconds_to_target)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rich.text import Text
 
-from asyncsgd.planning.words import span
+from asyncsgd.format import span
 
 WIDTH, HEIGHT = 60, 13
 MARGIN = 10

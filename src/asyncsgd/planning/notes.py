@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asyncsgd.planning.words import number
+from asyncsgd.format import number
 
 if TYPE_CHECKING:
     from asyncsgd.planning.result import Plan
@@ -32,12 +32,12 @@ def notes(plan: Plan) -> list[str]:
     widest = float(plan.fleet.variability.max())
     if widest > ROUGH:
         found.append(
-            f"some workers' durations vary very much (variance {number(widest)} times the squared mean): the time with "
-            "queues is rough, trust the simulated one."
+            f"some workers' durations vary very much (variance {number(widest, 3)} times the squared mean): the time "
+            "with queues is rough, trust the simulated one."
         )
     loose = [row for row in plan.rows if not row.settled]
     if loose:
-        names = ", ".join(dict.fromkeys(f"{row.label} with {number(row.concurrency)} in flight" for row in loose[:3]))
+        names = ", ".join(dict.fromkeys(f"{row.label} with {row.concurrency:,} in flight" for row in loose[:3]))
         more = f" and {len(loose) - 3} more" if len(loose) > 3 else ""
         found.append(
             f"marked * (not recommended): {names}{more} had not settled when the simulation ended, because queues "

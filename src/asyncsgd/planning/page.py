@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import number, span
 from asyncsgd.planning import tables
 from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, LABELS, MINIBATCH, OVER
-from asyncsgd.planning.words import number, span
 from asyncsgd.report.figures import COLOURS, INK, MARKERS, figure, svg
 from asyncsgd.report.page import Page
 
@@ -175,10 +175,10 @@ def _finish(ax: Any, plan: Plan, quantity: str) -> None:
     ax.set_yscale("log")
     ax.set_xticks(jobs, [f"{c:,}" for c in jobs])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
     low, high = ax.get_ylim()
     if high / low < 30:
-        ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: number(value) if _leads(value) else ""))
+        ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: number(value, 3) if _leads(value) else ""))
     else:
         ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("jobs in flight")
@@ -205,7 +205,7 @@ def _durations(plan: Plan) -> str:
             ax.set_yscale("log")
             from matplotlib.ticker import FuncFormatter
 
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 3)))
         ax.set_xlabel("workers, fastest first (dashed: median)")
         ax.set_ylabel("seconds per gradient")
         return svg(fig, "plan-durations")

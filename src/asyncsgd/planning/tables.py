@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncsgd.format import number, percent, relative, short, span, times
 from asyncsgd.planning.candidates import ALGORITHM2, LABELS, MINIBATCH
 from asyncsgd.planning.fleet import BORDERS, GAP
-from asyncsgd.planning.words import number, percent, relative, short, span, times
 
 if TYPE_CHECKING:
     from asyncsgd.planning.rehearsal import Group
@@ -41,7 +41,7 @@ def cells(plan: Plan, row: Row) -> list[str]:
         row.label,
         f"{row.concurrency:,}",
         span(row.seconds) + ("" if row.settled else " *"),
-        number(delays.average),
+        number(delays.average, 3),
         f"{delays.maximum:,}",
         NONE if row.accuracy is None else f"{row.accuracy.step:.2g}",
         unknown if time is None or base is None else f"{relative(time / base)} ×",
@@ -86,7 +86,7 @@ def _heard(group: Group, narrow: bool) -> str:
         return share
     if narrow:
         return f"{share}\nτ {short(group.average_delay)} ≤ {short(group.maximum_delay)}"
-    return f"{share}, τ {number(group.average_delay)} ≤ {group.maximum_delay:,}"
+    return f"{share}, τ {number(group.average_delay, 3)} ≤ {group.maximum_delay:,}"
 
 
 def limit(plan: Plan) -> str:
@@ -111,10 +111,10 @@ def assumptions(plan: Plan) -> str:
     """What the times to accuracy assume, and how to say otherwise."""
     target, jobs = plan.target, plan.baseline.concurrency
     text = f"Time to ε is relative to mini-batch SGD with {jobs:,} worker{'s' if jobs > 1 else ''}, up to constants, "
-    text += f"for ε = {target.epsilon:g} L(f(x₀)-f*), σ² = {number(target.noise)} ε and "
+    text += f"for ε = {target.epsilon:g} L(f(x₀)-f*), σ² = {number(target.noise, 3)} ε and "
     if target.heterogeneity is None:
         return f"{text}data that are alike on all workers (options --epsilon, --noise, --heterogeneous)."
-    return f"{text}ζ² = {number(target.heterogeneity)} ε (options --epsilon, --noise, --heterogeneity)."
+    return f"{text}ζ² = {number(target.heterogeneity, 3)} ε (options --epsilon, --noise, --heterogeneity)."
 
 
 def groups_explained() -> str:

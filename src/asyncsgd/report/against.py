@@ -12,7 +12,7 @@ from asyncsgd import theory
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Outcome
 from asyncsgd.report.measures import Worker
-from asyncsgd.report.subject import Floats, Subject
+from asyncsgd.run.view import Floats, RunView
 from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.theory import Bound
 
@@ -45,7 +45,7 @@ class Expected:
     """τ_max, for durations that do not vary."""
 
 
-def expected(subject: Subject, workers: list[Worker]) -> Expected | None:
+def expected(subject: RunView, workers: list[Worker]) -> Expected | None:
     """From the mean computing times of the run itself; None where they say nothing."""
     if disturbed(subject):
         return Expected(
@@ -72,13 +72,13 @@ def expected(subject: Subject, workers: list[Worker]) -> Expected | None:
     return Expected(None, "no formula for this way of handing out jobs", slowest, {}, None)
 
 
-def disturbed(subject: Subject) -> bool:
+def disturbed(subject: RunView) -> bool:
     """Whether jobs ended in a way that the formulas do not know."""
     counts = subject.trace.counts
     return any(counts[outcome] for outcome in (Outcome.LOST, Outcome.REJECTED, Outcome.CANCELLED))
 
 
-def lines(subject: Subject, workers: list[Worker], found: Expected | None) -> list[Line]:
+def lines(subject: RunView, workers: list[Worker], found: Expected | None) -> list[Line]:
     """The rows of the table; those without any expectation are left out."""
     trace, delays = subject.trace, subject.trace.delays
     rows: list[Line] = []
@@ -107,7 +107,7 @@ def lines(subject: Subject, workers: list[Worker], found: Expected | None) -> li
     return [*rows, *_bound(subject)]
 
 
-def _bound(subject: Subject) -> list[Line]:
+def _bound(subject: RunView) -> list[Line]:
     """The theorem's bound on the mean squared gradient norm, where the task knows its constants."""
     norms, losses = subject.metrics.get("gradient_norm"), subject.metrics.get("loss")
     step, trace = subject.stepsize, subject.trace
@@ -137,7 +137,7 @@ def _smallest(task: Any) -> tuple[float, str]:
     return (0.0 if isinstance(task, BuiltIn) else float(known)), ""  # those report f(x) - f*
 
 
-def _mean(subject: Subject, bound: Bound, squares: Floats) -> tuple[str, float]:
+def _mean(subject: RunView, bound: Bound, squares: Floats) -> tuple[str, float]:
     """The mean that a theorem speaks of; in Theorem 2 an iterate weighs as much as the step that follows it.
 
     Between evaluations it is taken to lie on a straight line.
@@ -150,7 +150,7 @@ def _mean(subject: Subject, bound: Bound, squares: Floats) -> tuple[str, float]:
     return name, float(np.trapezoid(squares, passed)) / long if long else float(squares.mean())
 
 
-def _theorem(subject: Subject, gap: float, step: float) -> Bound | None:
+def _theorem(subject: RunView, gap: float, step: float) -> Bound | None:
     task: Any = subject.known
     names = ("smoothness", "noise_variance", "heterogeneity")
     if any(getattr(task, name, None) is None for name in names) or not _plain(subject.recipe):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from asyncsgd.report import compose, summary
+from asyncsgd.report import compose
 from asyncsgd.report.page import retitled
 from asyncsgd.report.sources import gather
 
@@ -27,7 +27,7 @@ def report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: b
     inside = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
     page = compose.write(subjects, output or inside / "report.html", title)
     if as_json:
-        found = {"page": str(page), "runs": [summary.row(subject) for subject in subjects]}
+        found = {"page": str(page), "runs": [subject.headline() for subject in subjects]}
         json.dump(found, sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
         return
@@ -35,7 +35,7 @@ def report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: b
     for subject in subjects:
         problems = len(subject.diagnosis.problems) if subject.diagnosis else 0
         more = f", {problems} problem{'s' if problems > 1 else ''}" if problems else ""
-        words = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state.words or 'a trace'}{more}"
+        words = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state}{more}"
         console.print(words, markup=False, soft_wrap=True)
     console.print(f"Page: {page}", markup=False, soft_wrap=True)
 

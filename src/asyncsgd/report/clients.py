@@ -9,14 +9,14 @@ import numpy as np
 
 from asyncsgd.report import embed
 from asyncsgd.report.measures import thinned
-from asyncsgd.report.subject import AXES, Subject
+from asyncsgd.run.view import AXES, RunView
 
 WORDS = {"train": "clients, while training", "evaluate": "clients, evaluating"}
 MOST = 12
 """Charts: names come from clients, who could invent any number of them."""
 
 
-def client_charts(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+def client_charts(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
     """One chart per metric and kind: means over clients, by the journals."""
     known: dict[tuple[str, str], None] = {}
     for subject in subjects:
@@ -36,6 +36,6 @@ def client_charts(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
     return charts
 
 
-def _rows(subject: Subject) -> list[Mapping[str, Any]]:
+def _rows(subject: RunView) -> list[Mapping[str, Any]]:
     rows = [row for row in subject.journal if row.get("event") == "client_metrics"]
     return [row for row in rows if row.get("kind") in WORDS and isinstance(row.get("metrics"), Mapping)]

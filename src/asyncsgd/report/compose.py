@@ -17,7 +17,7 @@ from asyncsgd.report.against import expected
 from asyncsgd.report.clients import client_charts
 from asyncsgd.report.measures import Series, bins, histogram, series, spans, thinned, workers
 from asyncsgd.report.page import Page, asset
-from asyncsgd.report.subject import AXES, Floats, Subject
+from asyncsgd.run.view import AXES, Floats, RunView
 from asyncsgd.trace.atomic import write_text
 
 SCRIPTS = (
@@ -42,7 +42,7 @@ LEGEND = '<div class="legend" role="group" aria-label="runs shown"></div>'
 
 
 def compose(
-    subjects: Sequence[Subject], title: str = "", lead: str = "", first: Callable[[Page], None] | None = None
+    subjects: Sequence[RunView], title: str = "", lead: str = "", first: Callable[[Page], None] | None = None
 ) -> Page:
     """The page, not yet written; ``first`` may put a section of its own at the top."""
     script = "(() => {\n'use strict';\n" + "\n".join(asset(f"js/{name}.js") for name in SCRIPTS) + "})();"
@@ -53,7 +53,7 @@ def compose(
     theory = [expected(subject, roster) for subject, roster in zip(subjects, rosters, strict=True)]
     if first is not None:
         first(page)
-    page.section("In short", subjects[0].state.words if alone else "", subjects[0].state.kind)
+    page.section("In short", subjects[0].state if alone else "", subjects[0].ending.colour)
     page.raw(NO_SCRIPT)
     if alone:
         sections.tiles(page, subjects[0])
@@ -105,7 +105,7 @@ strip below is the whole run. With the timeline in focus: arrows go from job to 
 <kbd>End</kbd> go to the ends, <kbd>0</kbd> shows the whole run, <kbd>Esc</kbd> lets go of the job.</p></details>"""
 
 
-def write(subjects: Sequence[Subject], path: Path, title: str = "") -> Path:
+def write(subjects: Sequence[RunView], path: Path, title: str = "") -> Path:
     """Write the page, whole or not at all."""
     return save(compose(subjects, title).html(), path)
 
@@ -123,7 +123,7 @@ def save(html: str, path: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- for the scripts
 
 
-def _run(subject: Subject, jobs: dict[str, Any], ranges: list[tuple[int, int]]) -> dict[str, Any]:
+def _run(subject: RunView, jobs: dict[str, Any], ranges: list[tuple[int, int]]) -> dict[str, Any]:
     trace, delays = subject.trace, subject.trace.delays
     return {
         "name": subject.name,
@@ -145,7 +145,7 @@ def _series(found: Series) -> dict[str, Any]:
     return {**columns, "value": embed.numbers(found.mean)}
 
 
-def _metrics(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+def _metrics(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
     """One chart per metric, with a line for every run that has it."""
     names = list(dict.fromkeys(name for subject in subjects for name in subject.metrics if name not in AXES))
     charts = []

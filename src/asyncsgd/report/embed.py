@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.report.measures import Ints
-from asyncsgd.report.subject import Floats, Subject
+from asyncsgd.run.view import Floats, RunView
 from asyncsgd.trace.spans import Spans
 
 MOST = 400_000
@@ -99,7 +99,7 @@ def tick(length: float) -> float:
     return float(f"1e{math.ceil(math.log10(length / 2**31.6))}") if length > 0 else 1.0
 
 
-def shown(subject: Subject, times: Spans, most: int = MOST) -> tuple[Ints, float]:
+def shown(subject: RunView, times: Spans, most: int = MOST) -> tuple[Ints, float]:
     """Which jobs the timeline holds: all, or the last ones and whatever was under way beside them; and since when."""
     size = len(subject.trace)
     if size <= most:
@@ -108,7 +108,7 @@ def shown(subject: Subject, times: Spans, most: int = MOST) -> tuple[Ints, float
     return np.flatnonzero((np.arange(size) >= size - most) | (times.end > since)), since
 
 
-def jobs(subject: Subject, times: Spans, most: int = MOST) -> dict[str, Any]:
+def jobs(subject: RunView, times: Spans, most: int = MOST) -> dict[str, Any]:
     """The columns of the timeline. Times count ticks from ``start``; workers are places in ``workers``."""
     rows = subject.trace.jobs
     chosen, since = shown(subject, times, most)

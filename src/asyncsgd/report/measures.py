@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.events import Outcome
-from asyncsgd.report.subject import Floats, Subject
+from asyncsgd.run.view import Floats, RunView
 from asyncsgd.trace import Trace
 from asyncsgd.trace.spans import Spans
 from asyncsgd.trace.spans import spans as spans_of
@@ -24,7 +24,7 @@ BARS = 28
 # ---------------------------------------------------------------------------------------------- who worked when
 
 
-def spans(subject: Subject) -> Spans:
+def spans(subject: RunView) -> Spans:
     """When each job was waiting and when it was computed, up to the end of the run."""
     return spans_of(subject.trace, subject.elapsed if subject.timed else subject.trace.iterations + 1.0)
 
@@ -53,7 +53,7 @@ class Worker:
         return sum(self.outcomes.values())
 
 
-def workers(subject: Subject, times: Spans) -> list[Worker]:
+def workers(subject: RunView, times: Spans) -> list[Worker]:
     """One row per worker that was ever given a job, by number."""
     trace = subject.trace
     jobs = trace.jobs

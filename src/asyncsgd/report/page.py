@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from asyncsgd.format import cell
 from asyncsgd.trace.atomic import write_text
 
 LONG = 36
@@ -54,7 +55,7 @@ class Page:
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
         """A table; columns whose cells all start like numbers are set flush right, those of sentences get room."""
-        body = [[_cell(value) for value in row] for row in rows]
+        body = [[cell(value) for value in row] for row in rows]
         right = [all(_numeric(row[place]) for row in body) for place in range(len(headings))]
         long = [any(len(row[place]) > LONG for row in body) for place in range(len(headings))]
         css = [' class="n"' if flush else ' class="t"' if much else "" for flush, much in zip(right, long, strict=True)]
@@ -131,16 +132,6 @@ def _policy(script: str) -> str:
 def _heading(words: str) -> str:
     """Short ones such as τ avg stay in one line."""
     return escape(words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= SHORT else words)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
 
 
 def _numeric(text: str) -> bool:

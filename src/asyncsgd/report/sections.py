@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Outcome
+from asyncsgd.format import number, span
 from asyncsgd.report import against, summary
 from asyncsgd.report.against import Expected
 from asyncsgd.report.measures import Worker
 from asyncsgd.report.page import Page
-from asyncsgd.report.subject import Subject
-from asyncsgd.report.summary import figure, span
+from asyncsgd.run.view import RunView, word
 
 MANY = 1000
 """Workers that a table lists; of more, those with the most jobs."""
@@ -28,46 +28,46 @@ DELAYS = (
 )
 
 
-def badge(subject: Subject) -> str:
+def badge(subject: RunView) -> str:
     """How it ended, as a mark beside a heading."""
-    words, kind = subject.state.words, subject.state.kind
+    words, kind = subject.state, subject.ending.colour
     return f'<span class="badge {kind}">{escape(words)}</span>' if words else ""
 
 
-def problems(subject: Subject) -> str:
+def problems(subject: RunView) -> str:
     """How many there are, as a mark beside a heading."""
     count = len(subject.diagnosis.problems) if subject.diagnosis else 0
     return f' <span class="badge bad">{count} problem{"s" if count > 1 else ""}</span>' if count else ""
 
 
-def tiles(page: Page, subject: Subject) -> None:
+def tiles(page: Page, subject: RunView) -> None:
     """The numbers that one looks for first."""
-    numbers = summary.row(subject)
-    shown = [("updates", figure(numbers["iterations"]))]
+    numbers = subject.headline()
+    shown = [("updates", number(numbers["iterations"]))]
     if numbers["seconds"] is not None:
-        shown += [("time", span(numbers["seconds"])), ("updates per second", figure(numbers["updates_per_second"], 3))]
-    shown += [(name, figure(value)) for name, value in list(numbers["metrics"].items())[:4]]
-    shown += [(name, figure(numbers[key], 3)) for name, key, _ in DELAYS[:3]]
-    shown += [(f"{name} jobs", figure(number)) for name, number in summary.wasted(subject).items()]
+        shown += [("time", span(numbers["seconds"])), ("updates per second", number(numbers["updates_per_second"], 3))]
+    shown += [(name, number(value)) for name, value in list(numbers["metrics"].items())[:4]]
+    shown += [(name, number(numbers[key], 3)) for name, key, _ in DELAYS[:3]]
+    shown += [(f"{name} jobs", number(often)) for name, often in summary.wasted(subject).items()]
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
     page.raw(f'<dl class="tiles">{cells}</dl>')
 
 
-def comparison(page: Page, subjects: Sequence[Subject]) -> None:
+def comparison(page: Page, subjects: Sequence[RunView]) -> None:
     """One row per run."""
-    metrics = list(dict.fromkeys(name for subject in subjects for name in summary.last_metrics(subject)))[:4]
+    metrics = list(dict.fromkeys(name for subject in subjects for name in subject.last_metrics))[:4]
     headings = ["run", "updates", "time", "updates/s", *metrics, "τ avg", "τ max", "τ C", "wasted"]
     rows = []
     for subject in subjects:
-        numbers, last = summary.row(subject), summary.last_metrics(subject)
-        cells = [subject.name, figure(numbers["iterations"]), span(numbers["seconds"])]
-        cells += [figure(numbers["updates_per_second"], 3), *(figure(last.get(name)) for name in metrics)]
-        cells += [figure(numbers[key], 3) for _, key, _ in DELAYS[:3]]
-        rows.append([*cells, figure(sum(summary.wasted(subject).values()))])
+        numbers, last = subject.headline(), subject.last_metrics
+        cells = [subject.name, number(numbers["iterations"]), span(numbers["seconds"])]
+        cells += [number(numbers["updates_per_second"], 3), *(number(last.get(name)) for name in metrics)]
+        cells += [number(numbers[key], 3) for _, key, _ in DELAYS[:3]]
+        rows.append([*cells, number(sum(summary.wasted(subject).values()))])
     page.table(headings, rows, "Where every run stood at its end")
 
 
-def says(page: Page, subject: Subject) -> None:
+def says(page: Page, subject: RunView) -> None:
     """What the run says about itself: problems first."""
     found = subject.diagnosis
     if found is None or not (found.problems or found.facts):
@@ -77,7 +77,7 @@ def says(page: Page, subject: Subject) -> None:
     page.raw(f'<ul class="says">{"".join(lines)}</ul>')
 
 
-def fold(page: Page, subject: Subject, alone: bool, words: str, body: Callable[[], None]) -> None:
+def fold(page: Page, subject: RunView, alone: bool, words: str, body: Callable[[], None]) -> None:
     """What is long: open for one run, a line to click on for each of several."""
     if alone:
         body()
@@ -87,15 +87,15 @@ def fold(page: Page, subject: Subject, alone: bool, words: str, body: Callable[[
     page.raw("</details>")
 
 
-def delays(page: Page, subjects: Sequence[Subject]) -> None:
+def delays(page: Page, subjects: Sequence[RunView]) -> None:
     """The four figures of the paper, and what they mean."""
-    found = [summary.row(subject) for subject in subjects]
+    found = [subject.headline() for subject in subjects]
     if len(subjects) == 1:
-        rows = [[name, figure(found[0][key], 4), words] for name, key, words in DELAYS]
+        rows = [[name, number(found[0][key], 4), words] for name, key, words in DELAYS]
         page.table(["", "value", "meaning"], rows, "Delays by the paper’s definitions, in updates")
         return
     rows = [
-        [subject.name, *(figure(row[key], 4) for _, key, _ in DELAYS)]
+        [subject.name, *(number(row[key], 4) for _, key, _ in DELAYS)]
         for subject, row in zip(subjects, found, strict=True)
     ]
     page.table(["run", *(name for name, _, _ in DELAYS)], rows, "Delays by the paper’s definitions, in updates")
@@ -104,15 +104,15 @@ def delays(page: Page, subjects: Sequence[Subject]) -> None:
 # ---------------------------------------------------------------------------------------------- workers
 
 
-def workers(page: Page, subject: Subject, found: list[Worker], theory: Expected | None) -> None:
+def workers(page: Page, subject: RunView, found: list[Worker], theory: Expected | None) -> None:
     """Who did how much, how late, and with what weight."""
-    faults = subject.faults()
+    faults = subject.faults_by_worker()
     outcomes = [kind for kind in Outcome if kind is not Outcome.APPLIED and subject.trace.counts[kind]]
     expected = theory.per_worker if theory else {}
     shown = sorted(found, key=lambda worker: (-worker.jobs, worker.worker))[:MANY]
     shown.sort(key=lambda worker: worker.worker)
     most = max((worker.share for worker in found), default=0.0)
-    headings = ["worker", "jobs", *(summary.word(kind) for kind in outcomes), "mean delay"]
+    headings = ["worker", "jobs", *(word(kind) for kind in outcomes), "mean delay"]
     headings += ["by theory"] if expected else []
     headings += ["computing", "busy"] if subject.timed else []
     headings += ["share of the step", *(["faults"] if faults else [])]
@@ -146,7 +146,7 @@ def workers(page: Page, subject: Subject, found: list[Worker], theory: Expected 
 
 
 def _cell(value: float | None, digits: int) -> tuple[str, float]:
-    return figure(value, digits), -1.0 if value is None else value
+    return number(value, digits), -1.0 if value is None else value
 
 
 def _faults(counts: Mapping[str, int]) -> str:
@@ -156,7 +156,7 @@ def _faults(counts: Mapping[str, int]) -> str:
 # ---------------------------------------------------------------------------------------------- steps and theory
 
 
-def steps(page: Page, subjects: Sequence[Subject]) -> None:
+def steps(page: Page, subjects: Sequence[RunView]) -> None:
     """Which steps were used."""
     rows = []
     for subject in subjects:
@@ -166,13 +166,13 @@ def steps(page: Page, subjects: Sequence[Subject]) -> None:
         values, often = np.unique(used, return_counts=True)
         common = int(np.argmax(often))
         cells = (values[common], values[0], np.median(used), values[-1], used.sum())
-        rows.append([subject.name, *(figure(float(value)) for value in cells), f"{often[common] / len(used):.0%}"])
+        rows.append([subject.name, *(number(float(value)) for value in cells), f"{often[common] / len(used):.0%}"])
         rows[-1].insert(2, rows[-1].pop())
     headings = ["run", "most often", "in", "smallest", "median", "largest", "all together"]
     page.table(headings, rows, "Steps of the updates that arrived; those of dropped ones are 0")
 
 
-def theory(page: Page, subject: Subject, found: list[Worker], expected: Expected | None) -> None:
+def theory(page: Page, subject: RunView, found: list[Worker], expected: Expected | None) -> None:
     """Measured and expected side by side."""
     lines = against.lines(subject, found, expected)
     if expected is not None and expected.seconds is None:
@@ -180,7 +180,7 @@ def theory(page: Page, subject: Subject, found: list[Worker], expected: Expected
     if not lines:
         return
     rows = [
-        [line.quantity, figure(line.measured), figure(line.expected), _ratio(line.measured, line.expected), line.source]
+        [line.quantity, number(line.measured), number(line.expected), _ratio(line.measured, line.expected), line.source]
         for line in lines
     ]
     page.table(["quantity", "measured", "theory", "ratio", "where the theory comes from"], rows, subject.name)
@@ -193,7 +193,7 @@ def _ratio(measured: float | None, expected: float | None) -> str:
 # ---------------------------------------------------------------------------------------------- configuration
 
 
-def configuration(page: Page, subject: Subject) -> None:
+def configuration(page: Page, subject: RunView) -> None:
     """What was asked for, with which versions, and what happened on the way."""
     said = ("format", "method") if subject.recipe else ("format",)  # the recipe is the method
     config: dict[str, Any] = {key: value for key, value in subject.config.items() if key not in said}

@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from asyncsgd.core.check import nearest
+from asyncsgd.core.check import nearest, positive
 from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine
 from asyncsgd.run import configuration
-from asyncsgd.run.listeners import Terminal
+from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.named import (
     fresh_directory,
     look_here,
@@ -28,20 +28,19 @@ from asyncsgd.run.named import (
     numbers,
     settings,
 )
+from asyncsgd.run.options import Checkpoints, Limits
 from asyncsgd.run.reading import read_lines
 from asyncsgd.run.replay import Replay
 from asyncsgd.run.replay import replay as replay_run
 from asyncsgd.run.results import TrainingRun
-from asyncsgd.run.summary import as_row, as_text
 from asyncsgd.run.target import Target
 from asyncsgd.run.training import train as train_task
+from asyncsgd.run.view import RunView
 from asyncsgd.tasks.base import Task
 
 WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
 """Where nothing is said."""
 ENGINES = ("processes", "ray")
-RUN = ("iterations", "until", "every", "seed", "checkpoint_seconds", "max_failures")
-"""Arguments of `asyncsgd.train` that are options here: errors name them with their dashes."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def train(name: str | None, wishes: Wishes) -> TrainingRun:
     if wishes.iterations is None:
         raise BadParameter("--iterations", None, "is missing", "say how many updates are to arrive")
     if wishes.resume and wishes.directory is None:
-        raise BadParameter("--resume", True, "needs something to go on with", "pass --directory DIR")
+        raise BadParameter("--resume", True, "needs a run to resume", "pass --directory DIR")
     _check_engine(wishes)
     method = named_method(wishes.method or METHOD, method_options(wishes.options, wishes.settings))
     return _train(
@@ -170,21 +169,22 @@ def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
 class _Terminal(Terminal):
     """The terminal of the command line, in its words."""
 
-    def noted(self, message: str) -> None:
+    def on_note(self, text: str) -> None:
         """Print it."""
-        super().noted(message.replace("pass iterations=N", "pass --iterations N").replace("until=", "--until "))
+        super().on_note(text.replace("pass iterations=N", "pass --iterations N").replace("until=", "--until "))
 
 
 def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
+    positive("checkpoint_seconds", wishes.checkpoint_seconds)
     try:
         return train_task(
             task,
             method,
-            engine=engine,
+            engine,
             resume=wishes.resume,
-            checkpoint_seconds=wishes.checkpoint_seconds,
-            max_failures=wishes.max_failures,
-            listeners=[_Terminal(summary=False)],  # `show` does that
+            checkpoints=Checkpoints(wishes.checkpoint_seconds),
+            limits=Limits(wishes.max_failures),
+            callbacks=[_Terminal(summary=False)],  # `show` does that
             progress=False,
             **options,
         )
@@ -192,22 +192,18 @@ def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options
         if not stopped.args:  # before the run began, or a second time: there is no summary
             raise
         raise SystemExit(130) from stopped
-    except BadParameter as error:
-        if error.name not in RUN:
-            raise
-        option = f"--{error.name.replace('_', '-')}"
-        fix = error.fix.replace(f"pass {error.name}", f"pass {option}")
-        raise BadParameter(option, error.value, error.problem, fix) from error
 
 
 def show(run: TrainingRun, *, as_json: bool) -> None:
     """Print how it went."""
     if as_json:
-        json.dump(as_row(run), sys.stdout, indent=2, allow_nan=False)
+        json.dump(RunView.of(run).headline(), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
         console = Console(highlight=False)
-        console.print(as_text(run), markup=False, soft_wrap=not console.is_terminal)  # a line stays one in a file
+        console.print(
+            RunView.of(run).text(), markup=False, soft_wrap=not console.is_terminal
+        )  # a line stays one in a file
 
 
 def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool) -> bool:

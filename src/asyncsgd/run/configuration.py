@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +15,6 @@ from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.listeners import Listener
 from asyncsgd.run.reading import read_config, read_lines
 from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
@@ -56,16 +54,6 @@ def settled(method: Method, engine: Engine, iterations: int, begun: Path | None)
         start = read(begun).get("bound", start)
     method = method.bind(start["workers"], start["iterations"])
     return method, engine if method.compression is None else engine.encoding(method.compression.code)
-
-
-def check_listeners(listeners: Any) -> None:
-    """Refuse what cannot be told anything."""
-    if not isinstance(listeners, Sequence) or isinstance(listeners, str):
-        raise BadParameter("listeners", listeners, "is not a list", "pass [listener, ...], or leave it out")
-    for listener in listeners:
-        if not isinstance(listener, Listener):
-            fix = "pass an object of a class derived from asyncsgd.run.Listener"
-            raise BadParameter("listeners", listener, "cannot listen", fix)
 
 
 def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from asyncsgd.core.dispatch import Shuffled, Uniform
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
+from asyncsgd.format import times
+from asyncsgd.run.evaluator import blown_up
 from asyncsgd.run.faults import Faults
-from asyncsgd.run.metrics import blown_up
-from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
+from asyncsgd.run.options import RunRequest
+from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, takes_long, unjudged
 from asyncsgd.simulation.leftover import leftover
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Delays, Trace
@@ -106,6 +108,37 @@ def diagnose(
     _about_workers(trace, task, method, facts, problems)
     _about_faults(faults, facts)
     return Diagnosis(tuple(facts), tuple(problems), smoothness, safe, rests)
+
+
+def judge(
+    request: RunRequest,
+    trace: Trace,
+    metrics: Mapping[str, NDArray[Any]],
+    x: Vector,
+    faults: Faults,
+    *,
+    diverged: bool,
+    hurry: bool,
+    known: float | None,
+) -> Diagnosis:
+    """Diagnose a run in its own process; ``hurry``: a signal stopped it, and waits for no gradients."""
+    apart = _apart(trace, faults.deaths, hurry)
+    return diagnose(
+        trace, metrics, request.method, request.task, x, faults, diverged=diverged, apart=apart, known=known
+    )
+
+
+def _apart(trace: Trace, deaths: int, hurry: bool) -> str | None:
+    """Return why the server computes no gradient itself: it might die like a worker, or keep somebody waiting."""
+    if hurry:
+        return "the run was stopped early, and whoever did that is not kept waiting for gradients"
+    if deaths:
+        who = "a worker" if deaths == 1 else f"{deaths} workers"
+        return f"{who} died or hung, and a gradient computed here might do the same to the server"
+    took = trace.duration
+    if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
+        return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- one by one
@@ -282,14 +315,8 @@ def _about_faults(faults: Faults, facts: list[str]) -> None:
 
 def _times(ratio: float) -> str:
     if ratio >= 0.995:
-        return f"{_plainly(ratio)} times"
-    return f"{ratio:.0%} of" if ratio >= 0.0995 else f"{_plainly(1 / ratio)} times smaller than"
-
-
-def _plainly(value: float) -> str:
-    if value >= 1e6:
-        return f"{value:.1e}"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+        return f"{times(ratio)} times"
+    return f"{ratio:.0%} of" if ratio >= 0.0995 else f"{times(1 / ratio)} times smaller than"
 
 
 def _down(value: float) -> str:

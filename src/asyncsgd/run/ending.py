@@ -1,9 +1,10 @@
-"""How a run ended: decided here alone, for the terminal, the page, `asyncsgd watch` and the loggers."""
+"""How a run ended: decided here alone, for the terminal, the page, ``asyncsgd watch``, the loggers and ``--json``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,75 +13,114 @@ from asyncsgd.run.target import Target
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
 
-RUNNING, ENDED, INTERRUPTED = "running", "ended", "interrupted"
-STOPPED, DIVERGED, CRASHED = "stopped", "diverged", "crashed"
 
-BAD = (STOPPED, DIVERGED, CRASHED)
-"""How a run should not end. ``stopped``: by an error; ``crashed``: its process is gone and left no word why."""
-RESUMABLE = (INTERRUPTED, STOPPED, CRASHED)
-"""From these a run may be resumed."""
+class End(StrEnum):
+    """How a run ended, or what it is."""
+
+    RUNNING = "running"
+    DONE = "done"
+    REACHED = "reached"
+    """Its target was met."""
+    MISSED = "missed"
+    """It made all its iterations without meeting its target."""
+    EARLY = "stopped early"
+    """A callback stopped it."""
+    INTERRUPTED = "interrupted"
+    """A signal stopped it: Ctrl-C, SIGTERM."""
+    STOPPED = "stopped"
+    """An error stopped it."""
+    DIVERGED = "diverged"
+    CRASHED = "crashed"
+    """Its process is gone and wrote no reason."""
+    SIMULATED = "simulated"
+    TRACE = "trace"
+    """A record alone, without a run around it."""
+
+
+GOOD = (End.DONE, End.REACHED, End.EARLY)
+BAD = (End.STOPPED, End.DIVERGED, End.CRASHED)
+RESUMABLE = (End.EARLY, End.INTERRUPTED, End.STOPPED, End.CRASHED)
 
 
 @dataclass(frozen=True)
 class Ending:
     """How a run ended, or that it has not."""
 
-    state: str
-    """running, ended, interrupted, stopped, diverged or crashed."""
-    iteration: int
+    kind: End
+    iteration: int = 0
     """Where it stands; of a target that was met, or a run that diverged, the iteration where that was seen."""
-    wanted: int
+    wanted: int = 0
+    """The iterations that were asked for; 0 if nobody knows."""
     until: str | None = None
     """The target, if there was one."""
-    reached: bool = False
-    """Whether the target was met."""
     reason: str = ""
-    """What stopped it."""
+    """What stopped it: an error, a callback's reason, a signal."""
     by_flower: bool = False
 
     @property
-    def tone(self) -> str:
-        """``good``, ``warn`` or ``bad``."""
-        if self.state in BAD:
-            return "bad"
-        return "good" if self.state == ENDED and (self.until is None or self.reached) else "warn"
+    def bad(self) -> bool:
+        """Whether a run should not end like this."""
+        return self.kind in BAD
 
-    def words(self, directory: Path | None = None) -> str:
-        """One sentence; with the directory, it says how to resume a run that can be resumed.
+    @property
+    def resumable(self) -> bool:
+        """Whether the run may be resumed from here."""
+        return self.kind in RESUMABLE
 
-        >>> Ending(CRASHED, 30, 1000).words(Path("runs/a"))
+    @property
+    def colour(self) -> str:
+        """``good``, ``warn``, ``bad``, or nothing."""
+        if self.kind in (End.SIMULATED, End.TRACE):
+            return "warn" if self.reason else ""
+        return "bad" if self.bad else "good" if self.kind in GOOD else "warn"
+
+    def sentence(self, directory: Path | None = None) -> str:
+        """Return one sentence; with the directory, it says how to resume a run that can be resumed.
+
+        >>> Ending(End.CRASHED, 30, 1000).sentence(Path("runs/a"))
         'crashed at iteration 30 of 1,000; resume it with: asyncsgd train --resume --directory runs/a'
-        >>> Ending(ENDED, 4, 4000, "accuracy >= 0.9", reached=True).words()
+        >>> Ending(End.REACHED, 4, 4000, "accuracy >= 0.9").sentence()
         'reached accuracy >= 0.9 at iteration 4 of 4,000'
         """
-        at = f"at iteration {self.iteration:,} of {self.wanted:,}"
-        match self.state:
-            case "ended" if self.until is None:
-                return "ended"
-            case "ended":
-                return f"reached {self.until} {at}" if self.reached else f"missed {self.until}"
-            case "stopped":
-                return f"stopped {at}: {self.reason or 'the journal does not say why'}"
-            case "crashed" | "interrupted" if directory is not None:
-                command = f"asyncsgd train --resume --directory {directory}"
-                how = (
-                    "resume it with flower.serve(..., resume=True)" if self.by_flower else f"resume it with: {command}"
-                )
-                return f"{self.state} {at}; {how}"
-        return f"{self.state} {at}"
+        at = f"at iteration {self.iteration:,}" + (f" of {self.wanted:,}" if self.wanted else "")
+        match self.kind:
+            case End.DONE | End.SIMULATED:
+                return str(self.kind)
+            case End.TRACE:
+                return self.reason or "a trace"
+            case End.REACHED:
+                return f"reached {self.until} {at}"
+            case End.MISSED:
+                return f"missed {self.until}"
+            case End.STOPPED | End.EARLY:
+                return f"{self.kind} {at}: {self.reason or 'the journal does not say why'}"
+            case End.CRASHED | End.INTERRUPTED:
+                by = f" by {self.reason}" if self.reason else ""
+                return f"{self.kind}{by} {at}{self._how_to_resume(directory)}"
+            case End.DIVERGED if not self.iteration:
+                return "diverged at the initial model"
+        return f"{self.kind} {at}"
+
+    def _how_to_resume(self, directory: Path | None) -> str:
+        if directory is None:
+            return ""
+        command = f": asyncsgd train --resume --directory {directory}"
+        return f"; resume it with{' flower.serve(..., resume=True)' if self.by_flower else command}"
 
 
 def decide(
     config: Mapping[str, Any],
     iterations: int,
     *,
-    met: int | None,
-    diverged: int | None,
+    met: int | None = None,
+    diverged: int | None = None,
     stopped: str | None = None,
+    early: str | None = None,
+    signal: str = "",
     said: bool = True,
     running: bool = False,
 ) -> Ending:
-    """How a run ended that has made ``iterations``.
+    """Return how a run ended that has made ``iterations``: the only place that decides it.
 
     Args:
         config: What was asked for: run.json.
@@ -88,6 +128,8 @@ def decide(
         met: The iteration whose model first met the target.
         diverged: The iteration whose model was found not to be finite.
         stopped: The error that stopped the run.
+        early: The reason for which a callback stopped it.
+        signal: The signal that stopped it.
         said: Whether the run itself wrote that it has ended.
         running: Whether a process is training.
     """
@@ -96,32 +138,35 @@ def decide(
     engine = config.get("engine")
     by_flower = isinstance(engine, Mapping) and engine.get("engine") == "flower"
 
-    def ending(state: str, at: int = iterations, **more: Any) -> Ending:
-        return Ending(state, at, wanted, until, by_flower=by_flower, **more)
+    def ending(kind: End, at: int = iterations, reason: str = "") -> Ending:
+        return Ending(kind, at, wanted, until, reason, by_flower)
 
     if running:
-        return ending(RUNNING)
+        return ending(End.RUNNING)
     if stopped is not None:
-        return ending(STOPPED, reason=stopped)
+        return ending(End.STOPPED, reason=stopped)
     if not said:
-        return ending(CRASHED)
+        return ending(End.CRASHED)
     if diverged is not None:
-        return ending(DIVERGED, diverged)
+        return ending(End.DIVERGED, diverged)
     if until is not None and met is not None:
-        return ending(ENDED, met, reached=True)
-    return ending(INTERRUPTED if iterations < wanted else ENDED)
+        return ending(End.REACHED, met)
+    if iterations >= wanted:
+        return ending(End.DONE if until is None else End.MISSED)
+    return ending(End.INTERRUPTED, reason=signal) if early is None else ending(End.EARLY, reason=early)
 
 
-def of_run(run: TrainingRun) -> Ending:
-    """How a run ended that is at hand."""
+def ending_of_run(run: TrainingRun) -> Ending:
+    """Return how a run ended that is at hand."""
     rows = (dict(zip(run.metrics, row, strict=True)) for row in zip(*run.metrics.values(), strict=True))
     met = _met(run.config, rows)
     if met is None and run.reached:
         met = run.trace.iterations
-    return decide(run.config, run.trace.iterations, met=met, diverged=run.diverged)
+    done, signal = run.trace.iterations, run.interrupted or ""
+    return decide(run.config, done, met=met, diverged=run.diverged, early=run.stopped_early, signal=signal)
 
 
-def of_records(
+def ending_of_files(
     config: Mapping[str, Any],
     journal: Iterable[Mapping[str, Any]],
     rows: Iterable[Mapping[str, Any]],
@@ -129,23 +174,29 @@ def of_records(
     *,
     running: bool,
 ) -> Ending:
-    """How a run ended, from its files. Look whether it is ``running`` before you read them: it may end meanwhile."""
+    """Return how a run ended, from its files. Look whether it is ``running`` before reading: it may end meanwhile."""
     since = {row.get("event"): row for row in since_start(journal)}
+
+    def reason(event: str) -> str | None:
+        return str(since[event].get("reason", "")) if event in since else None
+
     return decide(
         config,
         iterations,
         met=_met(config, rows),
         diverged=whole(since["diverged"].get("iteration")) if "diverged" in since else None,
-        stopped=str(since["stopped"].get("reason", "")) if "stopped" in since else None,
+        stopped=reason("stopped"),
+        early=reason("stopped_early"),
+        signal=str(since.get("ended", {}).get("signal") or ""),
         said="ended" in since,
         running=running,
     )
 
 
 def since_start(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The journal since the run was begun or last resumed.
+    """Return the journal since the run was started or last resumed.
 
-    A run that begins has an empty journal, and what was seen at its first evaluation comes before ``started``.
+    A run that starts has an empty journal, and what was seen at its first evaluation comes before ``started``.
     """
     journal = list(journal)
     resumed = [place for place, row in enumerate(journal) if row.get("event") == "resumed"]
@@ -153,12 +204,12 @@ def since_start(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def whole(value: Any) -> int:
-    """A whole number of a file that may be damaged; 0 if it is something else."""
+    """Return a whole number of a file that may be damaged; 0 if it is something else."""
     return value if isinstance(value, int) else 0
 
 
 def _met(config: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """The iteration of the first row that meets the target: any row counts, as updates arrive while one is measured."""
+    """Return the iteration of the first row that meets the target. Any row counts: updates arrive while one is made."""
     if not config.get("until"):
         return None
     target = Target.parse(str(config["until"]))

@@ -71,8 +71,9 @@ class Troubles:
     def load(self, journal: Iterable[Mapping[str, Any]]) -> None:
         """What had gone wrong before a resume. Retired workers get another chance: the user may have mended them."""
         for row in journal:
-            if row["event"] in self._counts:
-                self._counts[row["event"]] += 1
+            event = row.get("event")
+            if event in self._counts:
+                self._counts[event] += 1
 
     @property
     def faults(self) -> Faults:

@@ -9,14 +9,14 @@ from asyncsgd.core.server import Server
 from asyncsgd.run import configuration
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import stored
+from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Troubles
-from asyncsgd.run.metrics import Metrics
-from asyncsgd.run.reading import read_trace
-from asyncsgd.run.request import Request
+from asyncsgd.run.options import RunRequest
+from asyncsgd.run.reading import read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
 
 
-def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
+def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
     """Return the run as it ended and what to pass for more, or None if there is something left to do.
 
     A run is finished if all that is asked for has arrived, or if its target was met. One that was killed before its
@@ -28,9 +28,9 @@ def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[Trai
     whole = bool(journal) and journal[-1]["event"] == "diagnosed" and ended is not None
     if not whole or ended is None or ended["iteration"] != checkpoint.iteration:
         return None
-    metrics = Metrics(request.task, request.every)
-    metrics.load(path)
-    target = request.target
+    metrics = Evaluator(request.task, request.evaluation)
+    metrics.load(read_lines(path, "metrics.jsonl"))
+    target = request.evaluation.target
     met = None if target is None else next((row["iteration"] for row in metrics.rows if target.met(row)), None)
     if met is not None:
         words = f"already reached {target} at iteration {met}; pass until=TARGET with another target to continue"

@@ -14,27 +14,32 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
 from asyncsgd.run import configuration
-from asyncsgd.run.book import TICK, Book
+from asyncsgd.run.callbacks.base import Hooks
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
-from asyncsgd.run.fingerprint import fingerprint
 from asyncsgd.run.finished import finished
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.ledger import remember_noise
-from asyncsgd.run.listeners import Listener
-from asyncsgd.run.request import Request
+from asyncsgd.run.options import RunRequest
+from asyncsgd.run.reading import read_lines
+from asyncsgd.run.recording import Recording
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.trace import Recorder
 
 
 class Loop:
-    """One call of `train`: the server, the crew, and the book that everything is written in."""
+    """One call of `train`: the server, the workers, and the recording of what they do."""
 
-    def __init__(self, request: Request, listeners: list[Listener], files: RunDirectory | None) -> None:
-        self._request = request
-        self._listeners, self._files = listeners, files
-        self._book = Book(request, listeners, files)
+    def __init__(self, request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> None:
+        self._request, self._hooks, self._files = request, hooks, files
+        self._config = configuration.describe(
+            request.task, request.method, request.engine, request.iterations, request.seed
+        )
+        until = None if request.evaluation.target is None else str(request.evaluation.target)
+        self._config |= {"every": request.evaluation.every, "until": until}
+        self._record = Recording(request, hooks, files, self._config)
 
     # ------------------------------------------------------------------------------------------ from start to end
 
@@ -45,44 +50,39 @@ class Loop:
         if checkpoint is not None and self._files is not None:
             done = finished(self._files.path, request, checkpoint)
             if done is not None:  # nothing is started or written, and no logger opens its run again
-                self._book.note(done[1])
+                self._record.note(done[1])
                 return done[0]
         if request.engine.opening is not None:
-            for listener in self._listeners:
-                listener.starting(request.engine.opening)
+            self._record.note(request.engine.opening)
         with request.engine.start(request.task, request.method.work, request.task.initial()) as crew:
             self._begin(crew, checkpoint)
             with Interrupts() as interrupts:
-                self._book.hurry = lambda: interrupts.received is not None
+                self._record.should_stop = lambda: interrupts.received is not None
                 with self._rescued():
                     self._loop(crew, interrupts)
                     self._settle(crew, interrupts)
                 interrupted = interrupts.received
         run = self._summary(interrupted)
-        for listener in self._listeners:
-            listener.ended(run)
+        for hook in self._hooks.end:
+            hook(run)
         if interrupted is not None:
             interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
         return run
 
     def _look(self) -> Checkpoint | None:
         """What there is to go on from; whatever stands against it is said before anything is started."""
-        request = self._request
-        config = configuration.describe(request.task, request.method, request.engine, request.iterations, request.seed)
-        config |= {"every": request.every, "until": None if request.target is None else str(request.target)}
         checkpoint = None
         if self._files is not None and self._files.begun:
             before = configuration.read(self._files.path)
-            configuration.check_same(config, before)
-            config["bound"] = before.get("bound", config["bound"])
+            configuration.check_same(self._config, before)
+            self._config["bound"] = before.get("bound", self._config["bound"])
             checkpoint, complaints = self._files.newest()
             for complaint in complaints:
-                self._book.note(complaint)
-        self._config = config
+                self._record.note(complaint)
         return checkpoint
 
     def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
-        request, config, book = self._request, self._config, self._book
+        request, config, record = self._request, self._config, self._record
         package = b"" if self._files is None else configuration.package(request.task, request.method)
         fast = ready(crew.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
@@ -90,42 +90,34 @@ class Loop:
             self._files.make_private()
         if checkpoint is not None and self._files is not None:
             self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
-            book.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
+            record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on the files are those of the resumed run
                 self._resume(crew, self._files, noise)
             return
         self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
-        book.open(self._server, recorder, 0.0)
-        self._announce("started", None)
-        book.measure(at=0.0)
+        record.open(self._server, recorder, 0.0)
+        record.announce("started")
+        record.measure(at=0.0)
         if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
             self._files.begin(config, package, recorder)
-        book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+        record.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
         self._reseed(noise)
-        book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
+        record.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
 
     def _resume(self, crew: Crew, files: RunDirectory, noise: int | None) -> None:
-        request, book = self._request, self._book
-        book.metrics.load(files.path)
-        if request.target is not None:
-            book.reached = any(request.target.met(row) for row in book.metrics.rows)
-        book.troubles.load(configuration.journal(files.path))
-        self._announce("resumed", self._server.iteration)
+        record = self._record
+        record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
+        record.troubles.load(configuration.journal(files.path))
+        record.resumed_at = self._server.iteration
+        record.announce("resumed")
         self._reseed(noise)
         for worker in self._server.workers:  # they are gone with the process that had started them
-            book.journal("left", worker=worker)
+            record.worker(worker, "left")
             self._handle(crew, Left(worker))
-        if book.metrics.due(self._server.iteration):
-            book.measure()  # the run was stopped by this very evaluation
+        if record.evaluator.due(self._server.iteration):
+            record.measure()  # the run was stopped by this very evaluation
         files.continued()
-
-    def _announce(self, event: str, resumed_at: int | None) -> None:
-        told = {**self._config, "directory": None if self._files is None else str(self._files.path)}
-        for listener in self._listeners:
-            listener.started({**told, "resumed_at": resumed_at})
-        terms = {"threads": self._request.engine.threads, "transport": self._request.engine.transport}
-        self._book.journal(event, **terms, jobs=self._book.jobs)
 
     def _reseed(self, noise: int | None) -> None:
         """Never draw the same noise for two sums, also where a resume makes a version again."""
@@ -135,33 +127,35 @@ class Loop:
                 remember_noise(self._files.path, self._server.iteration, noise)
 
     def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
-        self._book.begin()
+        self._record.begin()
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
                 if isinstance(report, Noted) or not self._over():  # what was noted is not said again
                     self._take(crew, report)
-            self._book.tick()
+            self._record.tick()
 
     def _over(self) -> bool:
-        book = self._book
-        return self._server.iteration >= self._request.iterations or (
-            (self._request.target is not None and book.reached) or book.diverged is not None
-        )
+        record = self._record
+        reached = self._request.evaluation.target is not None and record.evaluator.reached
+        ended = reached or record.diverged is not None or record.control.reason is not None
+        return ended or self._server.iteration >= self._request.iterations
 
     def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
-        book, meanwhile = self._book, self._request.meanwhile
-        if meanwhile or book.hurry():
-            book.save()  # now, as what follows may take long, and whoever asked us to stop may lose patience
-        book.catch_up()
-        if book.diverged is None and book.metrics.last != self._server.iteration and not (meanwhile and book.hurry()):
-            book.measure()
-        self._seconds = book.seconds  # now: stopping the workers takes time too
+        record, background = self._record, self._request.evaluation.background
+        if background or record.should_stop():
+            record.save()  # now, as what follows may take long, and whoever asked us to stop may lose patience
+        record.catch_up()
+        measured = record.evaluator.last == self._server.iteration
+        if record.diverged is None and not measured and not (background and record.should_stop()):
+            record.measure()
+        self._seconds = record.seconds  # now: stopping the workers takes time too
         if interrupts.received is None:
             for note in crew.finish():
                 self._take(crew, note)
-        book.journal("ended", seconds=self._seconds, workers=len(self._server.workers))
-        book.save()
+        signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
+        record.journal("ended", seconds=self._seconds, workers=len(self._server.workers), **signal)
+        record.save()
 
     @contextmanager
     def _rescued(self) -> Iterator[None]:
@@ -172,40 +166,41 @@ class Loop:
             raise
 
     def _rescue(self, error: Exception) -> None:
-        """Something stops the run: the user's evaluation or listener, the engine, a full disk. Keep what there is."""
+        """Something stops the run: the user's evaluation or callback, the engine, a full disk. Keep what there is."""
         try:
             lines = str(error).splitlines()
             reason = (lines or [type(error).__name__])[0]
-            self._book.journal("stopped", reason=reason)
+            self._record.journal("stopped", reason=reason)
             if self._server.torn:
                 kept = "nothing was kept, as there is no directory"
                 if self._files is not None:
                     kept = "the last checkpoint is whole: fix the part and resume with resume=True"
-                    self._book.flush()
+                    self._record.flush()
                 error.add_note(f"A part of the method raised half-way, so the run stopped without saving; {kept}.")
             else:
-                self._book.save()
+                self._record.save()
         except Exception as second:  # the first error is the one to tell about
             if str(second) != str(error):
                 error.add_note(f"(and no checkpoint could be written then: {second!r})")
 
     def _summary(self, interrupted: signal.Signals | None) -> TrainingRun:
-        request, book = self._request, self._book
-        trace = book.trace()
+        request, record = self._request, self._record
+        trace = record.trace()
         trace.check(early=request.method.dispatch.early)
-        x, good, diagnosis = book.close(trace, hurry=interrupted is not None)
+        x, good, diagnosis = record.close(trace, hurry=interrupted is not None)
         return TrainingRun(
             x=x,
             trace=trace,
-            metrics=book.metrics.columns(),
+            metrics=record.evaluator.columns(),
             method=request.method,
-            diverged=book.diverged,
+            diverged=record.diverged,
             x_iteration=good,
             directory=None if self._files is None else self._files.path,
             seconds=self._seconds,
-            reached=book.reached,
+            reached=record.evaluator.reached,
             interrupted=None if interrupted is None else interrupted.name,
-            faults=book.troubles.faults,
+            stopped_early=record.control.reason,
+            faults=record.troubles.faults,
             config=self._config,
             diagnosis=diagnosis,
         )
@@ -213,7 +208,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ one report
 
     def _take(self, crew: Crew, report: Report) -> None:
-        book = self._book
+        record = self._record
         match report:
             case Arrived():
                 self._arrived(crew, report)
@@ -226,19 +221,19 @@ class Loop:
             case Failed():
                 self._failed(crew, report)
             case Died(worker=worker, reason=reason):
-                book.troubles.died()
-                book.journal("died", worker=worker, reason=reason)
-                book.note(f"worker {worker} {reason}")
+                record.troubles.died()
+                record.worker(worker, "died", reason=reason)
+                record.note(f"worker {worker} {reason}")
             case Noted(event=event, details=details, message=message):
-                book.journal(event, **details)
+                record.journal(event, **details)
                 if message is not None:
-                    book.note(message)
+                    record.note(message)
             case Joined(workers=workers):
                 for worker in workers:
-                    book.journal("joined", worker=worker)
+                    record.worker(worker, "joined")
                 self._handle(crew, report)
             case Left(worker=worker) if worker in self._server.workers:  # else it has been retired
-                book.journal("left", worker=worker)
+                record.worker(worker, "left")
                 self._handle(crew, report)
 
     def _arrived(self, crew: Crew, report: Arrived) -> None:
@@ -253,61 +248,59 @@ class Loop:
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
             self._rejected(crew, owner, report.job, str(error))
             return
-        self._book.record(reply)
-        if self._files is not None:
-            self._files.append("fingerprints.bin", fingerprint(report.update))
+        self._record.event(reply, report.update)
         crew.used(report)
         for command in reply.commands:
             crew.execute(command)
-        self._book.arrived(reply.ended[0])
+        self._record.arrived(reply.ended[0])
 
     def _handle(self, crew: Crew, event: Event) -> None:
         reply = self._server.handle(event)
-        self._book.record(reply)
+        self._record.event(reply)
         for command in reply.commands:
             crew.execute(command)
 
     def _rejected(self, crew: Crew, worker: int, job: int, why: str) -> None:
-        book = self._book
-        in_a_row = book.troubles.count("rejected", worker)
-        book.journal("rejected", worker=worker, job=job, reason=why)
-        if book.troubles.first("rejected"):
-            book.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
-        if in_a_row < self._request.max_failures:
+        record = self._record
+        in_a_row = record.troubles.count("rejected", worker)
+        record.worker(worker, "rejected", job=job, reason=why)
+        if record.troubles.first("rejected"):
+            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
+        if in_a_row < self._request.limits.max_failures:
             self._handle(crew, Lost(job, Outcome.REJECTED))
             return
         # Retired first, so that its job goes to somebody else.
         self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
     def _retire(self, crew: Crew, worker: int, job: int, why: str) -> None:
-        book = self._book
-        book.troubles.retired(worker)
-        book.journal("retired", worker=worker, reason=why)
-        book.note(f"worker {worker} is retired: {why}")
+        record = self._record
+        record.troubles.retired(worker)
+        record.worker(worker, "retired", reason=why)
+        record.note(f"worker {worker} is retired: {why}")
         crew.retire(worker)
-        book.journal("left", worker=worker)
+        record.worker(worker, "left")
         self._handle(crew, Lost(job, Outcome.REJECTED))
         self._handle(crew, Left(worker))
         if not self._server.workers:
             if not is_finite(self._server.x):
-                book.diverge(self._server.iteration)
-            elif book.metrics.last != self._server.iteration:
-                book.measure()  # a model that is finite can be far off: then its loss says so
-            if book.diverged is not None:
+                record.diverge(self._server.iteration)
+            elif record.evaluator.last != self._server.iteration:
+                record.measure()  # a model that is finite can be far off: then its loss says so
+            if record.diverged is not None:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
     def _failed(self, crew: Crew, report: Failed) -> None:
-        book = self._book
-        in_a_row = book.troubles.count("failed", report.worker)
+        record = self._record
+        in_a_row = record.troubles.count("failed", report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
-        book.journal("failed", worker=report.worker, job=report.job, reason=last)
-        if book.troubles.first(where(report.error)):
-            book.note(
+        record.worker(report.worker, "failed", job=report.job, reason=last)
+        if record.troubles.first(where(report.error)):
+            record.note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
         self._handle(crew, Lost(report.job))
-        if in_a_row >= self._request.max_failures:
+        if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
                 "mend the task and go on with resume=True"

@@ -22,6 +22,8 @@ class TrainingRun(Run):
     """Whether the target of ``until`` was met; True if there was none."""
     interrupted: str | None = None
     """The signal that ended it early, such as "SIGINT"."""
+    stopped_early: str | None = None
+    """The reason that a callback gave for stopping it."""
     faults: Faults = field(default_factory=Faults)
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     """What there is to see and what is wrong, in sentences."""

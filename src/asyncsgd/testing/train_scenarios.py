@@ -89,7 +89,7 @@ def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> Non
 
 
 def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: Any, **options: Any) -> TrainingRun:
-    from asyncsgd.run import replay, train
+    from asyncsgd.run import Limits, replay, train
 
     faulty = setting.task(faults, task)
     directory = setting.folder / "run"
@@ -98,10 +98,10 @@ def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: 
         run = train(
             faulty,
             method,
-            engine=engine,
+            engine,
             iterations=ITERATIONS,
             directory=directory,
-            max_failures=1_000_000,
+            limits=Limits(max_failures=1_000_000),
             progress=False,
         )
     if run.trace.iterations != ITERATIONS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from asyncsgd.run.ending import BAD
+from asyncsgd.format import jsonable
+from asyncsgd.run.ending import End, Ending
 
 
 @dataclass(frozen=True)
@@ -43,21 +44,16 @@ class Frame:
     """How a run stands."""
 
     directory: str
-    state: str
-    """running, ended, interrupted, stopped, diverged or crashed."""
-    words: str
-    """The state in a sentence."""
+    ending: Ending
     task: str
     method: str
-    iteration: int
     iterations: int
-    """Wanted."""
-    until: str | None
+    """Updates that have arrived."""
     seconds: float
     """On the clock of the run."""
     silent: float
     """Seconds since its files last grew; 0 if it is over."""
-    per_second: float
+    updates_per_second: float
     """Updates, lately, 0 before the first one; over all its time if it is over."""
     left: float | None
     """Seconds to the last iteration at this speed."""
@@ -69,26 +65,30 @@ class Frame:
     alive: int
     """Workers."""
     workers: tuple[WorkerSeen, ...]
-    outcomes: Mapping[str, int]
+    jobs: Mapping[str, int]
+    """How many ended how."""
     faults: Mapping[str, int]
-    """Deaths, exceptions and rejected updates."""
+    """Deaths, exceptions, rejected updates and retired workers: what `RunView.headline` calls faults."""
     metrics: Mapping[str, tuple[float, ...]]
     """Columns, "iteration" and "time" among them; one row per evaluation."""
     notes: tuple[Note, ...]
 
     @property
-    def bad(self) -> bool:
-        """Whether it ended as it should not."""
-        return self.state in BAD
+    def running(self) -> bool:
+        """Whether a process is training."""
+        return self.ending.kind is End.RUNNING
 
-    def as_row(self) -> dict[str, Any]:
-        """For JSON: of the metrics only the newest."""
-        row = asdict(self)
-        row["metrics"] = {name: _plain(values[-1]) for name, values in self.metrics.items() if values}
-        row["histogram"] = [list(bar) for bar in self.histogram]
-        return row
+    @property
+    def sentence(self) -> str:
+        """How it ended, or how to resume it."""
+        return self.ending.sentence(Path(self.directory))
 
-
-def _plain(value: float) -> float | None:
-    """JSON knows neither NaN nor infinity."""
-    return value if math.isfinite(value) else None
+    def headline(self) -> dict[str, Any]:
+        """Return the frame for JSON, under the names of `asyncsgd.run.view.RunView.headline` where that has them."""
+        row = {name: value for name, value in asdict(self).items() if name not in ("ending", "workers")}
+        row["metrics"] = {name: values[-1] for name, values in self.metrics.items() if values}
+        row |= {"state": str(self.ending.kind), "sentence": self.sentence}
+        row |= {"wanted": self.ending.wanted, "until": self.ending.until}
+        row |= {"workers": len(self.workers), "per_worker": [asdict(worker) for worker in self.workers]}
+        found: dict[str, Any] = jsonable(row)
+        return found

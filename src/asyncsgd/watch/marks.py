@@ -1,4 +1,4 @@
-"""Small pictures made of characters, and numbers as people read them."""
+"""Small pictures made of characters."""
 
 from __future__ import annotations
 
@@ -73,40 +73,3 @@ def _edges(top: int, factor: int) -> list[int]:
     while edges[-1] <= top:
         edges.append(edges[-1] * factor)
     return edges
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds.
-
-    >>> clock(7.4), clock(75), clock(3725), clock(200_000)
-    ('0:07', '1:15', '1:02:05', '2 d 7:33')
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 48:
-        return f"{hours // 24} d {hours % 24}:{minutes:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def ago(seconds: float | None) -> str:
-    """How long since.
-
-    >>> ago(0.04), ago(3.26), ago(42), ago(75), ago(None)
-    ('now', '3.3 s', '42 s', '1:15', '–')
-    """
-    if seconds is None:
-        return "–"
-    if seconds < 0.1:
-        return "now"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s" if seconds < 60 else clock(seconds)
-
-
-def number(value: float | None) -> str:
-    """Four digits.
-
-    >>> number(0.23119), number(12345.6), number(None), number(1e-9)
-    ('0.2312', '12,346', '–', '1e-09')
-    """
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"

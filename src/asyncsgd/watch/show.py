@@ -12,11 +12,10 @@ from rich.live import Live
 
 from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import clock, number
 from asyncsgd.run.directory import in_use
-from asyncsgd.run.ending import RESUMABLE, RUNNING
 from asyncsgd.run.reading import check_complete
 from asyncsgd.watch.frame import Frame
-from asyncsgd.watch.marks import clock, number
 from asyncsgd.watch.view import view
 from asyncsgd.watch.watcher import Watcher
 
@@ -61,10 +60,10 @@ def watch(
     except KeyboardInterrupt:  # how one leaves; the run itself goes on
         return True
     if once and as_json:
-        console.out(json.dumps(frame.as_row(), indent=2, allow_nan=False), highlight=False)
+        console.out(json.dumps(frame.headline(), indent=2, allow_nan=False), highlight=False)
     elif not as_json:
         console.print(view(frame, console.width))
-    return not frame.bad
+    return not frame.ending.bad
 
 
 def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
@@ -83,13 +82,13 @@ def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
 
 
 def _over(frame: Frame, wait: bool) -> bool:
-    return frame.state != RUNNING and not (wait and frame.state in RESUMABLE)
+    return not frame.running and not (wait and frame.ending.resumable)
 
 
 def _stream(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
     while True:
         frame = watcher.look()
-        console.out(json.dumps(frame.as_row(), allow_nan=False), highlight=False)
+        console.out(json.dumps(frame.headline(), allow_nan=False), highlight=False)
         if _over(frame, wait):
             return frame
         pause(every)
@@ -118,8 +117,8 @@ def _lines(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Co
         frame = watcher.look()
         if _over(frame, wait):
             return frame
-        if (frame.iteration, frame.state) != shown:
-            shown = frame.iteration, frame.state
+        if (frame.iterations, frame.ending.kind) != shown:
+            shown = frame.iterations, frame.ending.kind
             console.print(line(frame), markup=False, soft_wrap=True)
         pause(every)
 
@@ -130,9 +129,9 @@ def line(frame: Frame) -> str:
     return "  ".join(
         [
             clock(frame.seconds),
-            frame.state,
-            f"{frame.iteration:,}/{frame.iterations:,}",
-            *([f"{number(frame.per_second)}/s"] if frame.per_second else []),
+            str(frame.ending.kind),
+            f"{frame.iterations:,}/{frame.ending.wanted:,}",
+            *([f"{number(frame.updates_per_second)}/s"] if frame.updates_per_second else []),
             *(f"{name} {number(frame.metrics[name][-1])}" for name in names),
             f"τ avg {number(frame.average_delay)} max {frame.maximum_delay}",
             f"{frame.alive} workers",

@@ -8,12 +8,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from asyncsgd.run.ending import CRASHED, DIVERGED, ENDED, INTERRUPTED, RUNNING, STOPPED
+from asyncsgd.format import ago, clock, number
 from asyncsgd.watch.frame import Frame, WorkerSeen
-from asyncsgd.watch.marks import ago, bar, bins, clock, is_log, number, sparkline
+from asyncsgd.watch.marks import bar, bins, is_log, sparkline
 
-MARKS = {RUNNING: "●", ENDED: "✓", INTERRUPTED: "‖", STOPPED: "✗", DIVERGED: "✗", CRASHED: "✗"}
-STYLES = {RUNNING: "green", ENDED: "green", INTERRUPTED: "yellow", STOPPED: "red", DIVERGED: "red", CRASHED: "red"}
+MARKS = {"good": "✓", "warn": "‖", "bad": "✗"}
+STYLES = {"good": "green", "warn": "yellow", "bad": "red"}
 SILENT = 10.0
 """A run that has written nothing for so many seconds is said to be silent."""
 NARROW, WIDE = 80, 110
@@ -45,21 +45,30 @@ def _lines(parts: list[RenderableType], width: int) -> int:
 # ---------------------------------------------------------------------------------------------- the whole
 
 
+def _mark(frame: Frame) -> str:
+    return "●" if frame.running else MARKS[frame.ending.colour]
+
+
+def _style(frame: Frame) -> str:
+    return "green" if frame.running else STYLES[frame.ending.colour]
+
+
 def _title(frame: Frame) -> Table:
     line = Table.grid(expand=True, padding=(0, 2, 0, 0))
     line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     line.add_column(justify="right", no_wrap=True)
     about = Text(frame.directory, style="bold")
     about.append(f"   {frame.method} on {frame.task}", style="not bold dim")
-    line.add_row(about, Text(f"{MARKS[frame.state]} {frame.state}", style=f"bold {STYLES[frame.state]}"))
+    line.add_row(about, Text(f"{_mark(frame)} {frame.ending.kind}", style=f"bold {_style(frame)}"))
     return line
 
 
 def _remark(frame: Frame, width: int) -> list[RenderableType]:
     """What there is to say beside the state."""
-    if frame.state != RUNNING:
-        return [Text(frame.words, STYLES[frame.state], overflow="fold")] if frame.words != frame.state else []
-    said = [f"until {frame.until}"] if frame.until else []
+    if not frame.running:
+        words = frame.sentence
+        return [Text(words, _style(frame), overflow="fold")] if words != frame.ending.kind else []
+    said = [f"until {frame.ending.until}"] if frame.ending.until else []
     text = Text("   ".join(said), no_wrap=True, overflow="ellipsis")
     if frame.silent > SILENT:
         text.append(f"{'   ' if said else ''}nothing new for {ago(frame.silent)}", style="yellow")
@@ -67,12 +76,12 @@ def _remark(frame: Frame, width: int) -> list[RenderableType]:
 
 
 def _progress(frame: Frame, width: int) -> Table:
-    words = [f"{frame.iteration:,} of {frame.iterations:,}"]
-    if frame.per_second:
-        words.append(f"{number(frame.per_second)} updates/s")
+    words = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
+    if frame.updates_per_second:
+        words.append(f"{number(frame.updates_per_second)} updates/s")
     words.append(clock(frame.seconds))
     if frame.left is not None:
-        words.append(f"{'at most ' if frame.until else ''}{clock(frame.left)} left")
+        words.append(f"{'at most ' if frame.ending.until else ''}{clock(frame.left)} left")
     text = Text("   ".join(words), no_wrap=True, overflow="ellipsis")
     line = Table.grid(padding=(0, 2, 0, 0))
     room = min(40, width - text.cell_len - 4)
@@ -80,7 +89,7 @@ def _progress(frame: Frame, width: int) -> Table:
         line.add_row(text)
         return line
     line.add_column(width=room)
-    style, done = STYLES[frame.state], min(1.0, frame.iteration / max(1, frame.iterations))
+    style, done = _style(frame), min(1.0, frame.iterations / max(1, frame.ending.wanted))
     line.add_row(ProgressBar(total=1.0, completed=done, complete_style=style, finished_style=style), text)
     return line
 
@@ -148,7 +157,7 @@ def _delays(frame: Frame, bars: int) -> Table:
 
 def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    running = frame.state == RUNNING
+    running = frame.running
     for heading in ("worker", *(("",) if running else ())):
         table.add_column(heading, no_wrap=True)
     table.add_column("updates", justify="right", no_wrap=True)
@@ -195,7 +204,8 @@ def _notes(frame: Frame, most: int) -> list[RenderableType]:
     """The newest, one line each."""
     if not frame.notes:
         return []
-    counted = ((count, name if count > 1 else name.removesuffix("s")) for name, count in frame.faults.items() if count)
+    often = {name: len(count) if isinstance(count, list) else count for name, count in frame.faults.items()}
+    counted = ((count, name if count > 1 else name.removesuffix("s")) for name, count in often.items() if count)
     counts = ", ".join(f"{count:,} {name}" for count, name in counted)
     heading = Text("notes", style="bold")
     heading.append(f"  {counts}" if counts else "", style="not bold dim")

@@ -12,7 +12,8 @@ import numpy as np
 
 from asyncsgd.core.errors import BadRunDirectory, Torn
 from asyncsgd.run.directory import in_use, read_config
-from asyncsgd.run.ending import of_records, since_start
+from asyncsgd.run.ending import ending_of_files, since_start
+from asyncsgd.run.view import fault_counts, faults_of, word
 from asyncsgd.trace import Trace
 from asyncsgd.watch.frame import Frame, Note, WorkerSeen
 from asyncsgd.watch.tails import Lines, Log
@@ -25,6 +26,7 @@ NOTED = {
     "retired": "worker {worker} is retired: {reason}",
     "diverged": "the loss is no finite number",
     "stopped": "stopped: {reason}",
+    "stopped_early": "stopped early: {reason}",
     "resumed": "resumed",
 }
 """Events of the journal that a user should know of, in words."""
@@ -41,8 +43,8 @@ class Watcher:
     >>> run = asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), iterations=20, **options)
     >>> with Watcher(folder) as watcher:
     ...     frame = watcher.look()
-    >>> frame.state, frame.iteration, frame.average_delay == run.trace.delays.average
-    ('ended', 20, True)
+    >>> frame.sentence, frame.iterations, frame.average_delay == run.trace.delays.average
+    ('done', 20, True)
     """
 
     def __init__(self, path: str | Path, now: Callable[[], float] = time.time) -> None:
@@ -107,7 +109,7 @@ class Watcher:
         changed = [time for tail in self._tails if (time := tail.changed) is not None]
         silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
         seconds = self._seconds() + silent
-        end = of_records(config, self._events, self._rows, tally.iterations, running=running)
+        end = ending_of_files(config, self._events, self._rows, tally.iterations, running=running)
         alive = self._alive()
         speed = tally.iterations / seconds if seconds > 0 else 0.0
         if running:
@@ -116,16 +118,13 @@ class Watcher:
         jobs = int(histogram.sum())
         return Frame(
             directory=str(self.path),
-            state=end.state,
-            words=end.words(self.path),
+            ending=end,
             task=str(config.get("task", "")),
             method=str(config.get("method_name", "")),
-            iteration=tally.iterations,
-            iterations=wanted,
-            until=config.get("until"),
+            iterations=tally.iterations,
             seconds=seconds,
             silent=silent,
-            per_second=speed,
+            updates_per_second=speed,
             left=(wanted - tally.iterations) / speed if running and speed > 0 else None,
             average_delay=int(histogram @ np.arange(len(histogram))) / jobs if jobs else None,
             maximum_delay=max(0, len(histogram) - 1),
@@ -133,11 +132,8 @@ class Watcher:
             in_flight=len(tally.in_flight),
             alive=len(alive) if running else 0,
             workers=self._workers(alive, running, seconds),
-            outcomes={outcome.name.lower(): count for outcome, count in tally.outcomes.items()},
-            faults={
-                name: sum(row.get("event") == event for row in self._events)
-                for name, event in (("deaths", "died"), ("exceptions", "failed"), ("rejected", "rejected"))
-            },
+            jobs={word(outcome): count for outcome, count in tally.outcomes.items()},
+            faults=fault_counts(faults_of(self._events)),
             metrics=self._columns(),
             notes=self._notes(),
         )
@@ -206,4 +202,4 @@ def _notes(row: dict[str, Any]) -> list[Note]:
     if event not in NOTED:
         return []
     words = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "nobody knows why"} | row)
-    return [Note(seconds, iteration, words, bad=event != "resumed")]
+    return [Note(seconds, iteration, words, bad=event not in ("resumed", "stopped_early"))]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import ends
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -24,7 +25,7 @@ def numbers(name: str, values: Any) -> Floats:
     if array.ndim > 1:
         raise BadParameter(name, f"array of shape {array.shape}", "has too many dimensions", fix)
     if array.size and array.dtype.kind not in "iuf":
-        raise BadParameter(name, shown(values), "is not made of numbers", fix)
+        raise BadParameter(name, ends(values), "is not made of numbers", fix)
     return array.astype(np.float64)
 
 
@@ -77,15 +78,6 @@ def broadcast(workers: int | None, **columns: Floats) -> list[Floats]:
             first = next(iter(lists))
             other = f"{first} has {workers}" if first != name else f"workers = {workers}"
             fix = "give one value per worker, or a single number for all"
-            raise BadParameter(name, shown(column), f"has {len(column)} values, but {other}", fix)
+            raise BadParameter(name, ends(column), f"has {len(column)} values, but {other}", fix)
     assert workers is not None
     return [np.ascontiguousarray(np.broadcast_to(column, workers)) for column in columns.values()]
-
-
-def shown(values: ArrayLike) -> Any:
-    """Return the value as an error message shows it: whole if short, else only its ends."""
-    if isinstance(values, np.ndarray):
-        values = values.tolist() if values.size <= 6 else [*values[:3].tolist(), "...", *values[-2:].tolist()]
-    elif isinstance(values, list | tuple) and len(values) > 6:
-        values = [*values[:3], "...", *values[-2:]]
-    return values

@@ -10,8 +10,9 @@ import numpy as np
 
 from asyncsgd.core import check
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import ends
 from asyncsgd.simulation.durations.base import Durations, freeze
-from asyncsgd.simulation.durations.columns import Floats, Ints, nonnegative, numbers, shown
+from asyncsgd.simulation.durations.columns import Floats, Ints, nonnegative, numbers
 
 MOST = 10**8
 """Random outages of all workers together; more would not fit into memory."""
@@ -25,7 +26,7 @@ def with_speeds(
     when, speed = np.atleast_1d(nonnegative("times", times)), np.atleast_1d(nonnegative("speeds", speeds))
     if len(when) != len(speed):
         fix = "pass one speed for each time, which holds from then on"
-        raise BadParameter("speeds", shown(speed), f"has {len(speed)} values, but times has {len(when)}", fix)
+        raise BadParameter("speeds", ends(speed), f"has {len(speed)} values, but times has {len(when)}", fix)
     if not len(when):
         raise BadParameter("times", [], "is empty", "pass at least one time and the speed from then on")
     later = np.diff(when) > 0
@@ -96,7 +97,7 @@ def _workers(durations: Durations, worker: Any) -> Ints:
     for bad in chosen[(chosen < 0) | (chosen >= durations.workers)].tolist():
         raise BadParameter("worker", bad, "is not there", fix)
     if len(np.unique(chosen)) != len(chosen):
-        raise BadParameter("worker", shown(chosen), "names a worker twice", "name each worker once")
+        raise BadParameter("worker", ends(chosen), "names a worker twice", "name each worker once")
     return chosen.astype(np.int64)
 
 

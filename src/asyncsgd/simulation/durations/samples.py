@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import ends
 from asyncsgd.simulation.durations.base import MEASURED, Durations, build
-from asyncsgd.simulation.durations.columns import Floats, Ints, numbers, seconds, shown
+from asyncsgd.simulation.durations.columns import Floats, Ints, numbers, seconds
 
 
 def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]]) -> Durations:
@@ -32,7 +33,7 @@ def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]])
     elif isinstance(samples, list | tuple):
         names, parts = [f"samples[{place}]" for place in range(len(samples))], list(samples)
     else:
-        raise BadParameter("samples", shown(samples), "is neither a dict nor a list", fix)
+        raise BadParameter("samples", ends(samples), "is neither a dict nor a list", fix)
     if not parts:
         raise BadParameter("samples", samples, "names no worker", fix)
     columns = []

@@ -44,7 +44,7 @@ def run_with(name: str, grid: Grid, context: Context) -> None:
         every=4,
         directory=directory,
         resume=bool(config["resume"]),
-        checkpoint_every=int(config["checkpoint-every"]),
+        checkpoints=asgd.Checkpoints(every=int(config["checkpoint-every"])),
         heterogeneous=False,
         clients=asgd.flower.Clients(
             minimum=int(config["minimum"]), max_norm=1e6, timeout=120.0, max_failures=1, pause=30.0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadRunDirectory, LoggerWarning, MissingLibrary
-from asyncsgd.run.listeners import Listener, Status
-from asyncsgd.run.summary import as_row
+from asyncsgd.run.callbacks.base import Callback, Control, LiveView
+from asyncsgd.run.view import RunView
 from asyncsgd.trace.atomic import write_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Row:
     values: Mapping[str, float]
 
 
-class Logger(Listener):
+class Logger(Callback):
     """Base of the loggers. Give ``kind`` and the methods below it; whatever they raise, the run goes on."""
 
     kind = ""
@@ -58,7 +58,7 @@ class Logger(Listener):
         """Give back everything; None: the run has failed."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------------------------------ a listener
+    # ------------------------------------------------------------------------------------------ a callback
 
     def __init__(self, every: float) -> None:
         positive("every", every)
@@ -70,50 +70,51 @@ class Logger(Listener):
         self._run: TrainingRun | None = None
         self.now: Callable[[], float] = time.time
 
-    def started(self, config: Mapping[str, Any]) -> None:
-        """Begin, or go on with what loggers.json names."""
-        directory = None if config["directory"] is None else Path(config["directory"])
-        known = _read(directory).get(self.kind) if directory and config["resumed_at"] is not None else None
+    def on_start(self, view: LiveView) -> None:
+        """Start, or resume what loggers.json names."""
+        directory = view.directory
+        known = _read(directory).get(self.kind) if directory and view.resumed_at is not None else None
         self._rows, self._next, self._run = [], -math.inf, None
-        self._iteration = config["resumed_at"] or 0
+        self._iteration = view.resumed_at or 0
+        where = None if directory is None else str(directory)
+        config = {**view.config, "directory": where, "resumed_at": view.resumed_at}
         ids = self._open(config, known)
         self._is_open = True
         if directory is not None and ids:
             write_text(directory / IDS, json.dumps({**_read(directory), self.kind: dict(ids)}, indent=2) + "\n")
 
-    def measured(self, iteration: int, seconds: float, metrics: Mapping[str, Any]) -> None:
+    def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
         """Remember a row; it is written with the next progress."""
-        values = {name: float(value) for name, value in metrics.items() if name not in ("iteration", "time")}
-        self._iteration = iteration
-        self._rows.append(Row(iteration, seconds, self.now(), {**values, "run/seconds": seconds}))
+        self._iteration = view.iteration
+        self._rows.append(Row(view.iteration, view.seconds, self.now(), {**metrics, "run/seconds": view.seconds}))
 
-    def progressed(self, status: Status) -> None:
+    def on_progress(self, view: LiveView) -> None:
         """Write, if it is time to."""
-        self._iteration = status.iteration
-        if status.seconds < self._next:
+        self._iteration = view.iteration
+        if view.seconds < self._next:
             return
-        self._next = status.seconds + self._every
+        self._next = view.seconds + self._every
         values = {
-            "run/updates_per_second": status.per_second,
-            "run/workers": float(status.workers),
-            "run/seconds": status.seconds,
-            "delay/average": status.average_delay,
-            "delay/maximum": float(status.maximum_delay),
+            "run/updates_per_second": view.updates_per_second,
+            "run/workers": float(view.workers),
+            "run/seconds": view.seconds,
+            "delay/average": view.average_delay,
+            "delay/maximum": float(view.maximum_delay),
         }
-        self._rows.append(Row(status.iteration, status.seconds, self.now(), values))
+        self._rows.append(Row(view.iteration, view.seconds, self.now(), values))
         self._flush()
 
-    def noted(self, message: str) -> None:
+    def on_note(self, text: str) -> None:
         """Write it down at once."""
-        self._try(self._say, message, self._iteration)
+        self._try(self._say, text, self._iteration)
 
-    def ended(self, run: TrainingRun) -> None:
+    def on_end(self, run: TrainingRun) -> None:
         """Write what is left, and the summary."""
         self._run = run
         self._flush()
-        self._try(self._finish, run, as_row(run))
+        self._try(self._finish, run, RunView.of(run).headline())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Close, whatever happened."""
         self._flush()
         self._try(self._close, self._run)
@@ -140,7 +141,9 @@ def needs(kind: str, imported: Callable[[], Any]) -> Any:
     try:
         return imported()
     except ModuleNotFoundError as error:
-        raise MissingLibrary(f"loggers.{kind}", (error.name or kind).partition(".")[0], f"asyncsgd[{kind}]") from error
+        raise MissingLibrary(
+            f"asgd.callbacks.{kind}", (error.name or kind).partition(".")[0], f"asyncsgd[{kind}]"
+        ) from error
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -163,8 +166,9 @@ def title(config: Mapping[str, Any]) -> str:
 
 
 def finite(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a summary."""
-    numbers = {name: value for name, value in summary.items() if isinstance(value, int | float)}
+    """Return the numbers of a headline, the metrics, outcomes and faults in it included."""
+    numbers: dict[str, Any] = {**summary["faults"], **summary["jobs"], **summary["metrics"], **summary}
+    numbers = {name: value for name, value in numbers.items() if isinstance(value, int | float)}
     return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.loggers.base import Logger, Row, finite, flat, needs, title
-from asyncsgd.run.ending import ENDED, INTERRUPTED, STOPPED, of_run
+from asyncsgd.run.callbacks.logger import Logger, Row, finite, flat, needs, title
+from asyncsgd.run.ending import BAD, End, ending_of_run
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -19,7 +19,7 @@ METRICS, PARAMS, LENGTH = 1000, 100, 6000
 
 
 class MLflow(Logger):
-    """See `asyncsgd.loggers.mlflow`."""
+    """See `asyncsgd.callbacks.mlflow`."""
 
     kind = "mlflow"
 
@@ -90,8 +90,9 @@ class MLflow(Logger):
         self._client.log_dict(self._id, {"jobs": run.trace.delays.histogram().tolist()}, "delays.json")
 
     def _close(self, run: TrainingRun | None) -> None:
-        state = STOPPED if run is None else of_run(run).state
-        self._client.set_terminated(self._id, status={INTERRUPTED: "KILLED", ENDED: "FINISHED"}.get(state, "FAILED"))
+        kind = End.STOPPED if run is None else ending_of_run(run).kind
+        status = "FAILED" if kind in BAD else "KILLED" if kind is End.INTERRUPTED else "FINISHED"
+        self._client.set_terminated(self._id, status=status)
 
 
 def _imported() -> Any:

@@ -1,13 +1,13 @@
-"""Loggers: a run's numbers and notes, sent to TensorBoard, MLflow or Weights & Biases while it goes on.
+"""Callbacks that asyncsgd brings: a run's numbers and notes for TensorBoard, MLflow or Weights & Biases.
 
-They are listeners like any other, see `asyncsgd.run.Listener`::
+Pass them to `asyncsgd.train` or `asyncsgd.flower.serve`, beside your own, see `asyncsgd.Callback`::
 
-    asgd.train(..., listeners=[asgd.loggers.tensorboard("runs/a/tensorboard"), asgd.loggers.mlflow("digits")])
+    asgd.train(..., callbacks=[asgd.callbacks.tensorboard("runs/a/tensorboard"), asgd.callbacks.mlflow("digits")])
 
 Each logs the task's metrics over iterations and wall time, delays, updates per second, workers alive, the
-configuration, notes (a worker died, an exception in your code), and a summary at the end. A run that is resumed goes
-on under the same name: the ids are kept in ``loggers.json`` in its directory. A logger that fails warns and is silent
-from then on; the run goes on, and its directory holds everything anyway.
+configuration, notes (a worker died, an exception in your code), and a summary at the end. A run that is resumed
+continues under the same name: the ids are kept in ``loggers.json`` in its directory. A logger that fails warns and is
+silent from then on; the run continues, and its directory holds everything anyway.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.errors import LoggerWarning
-from asyncsgd.loggers.base import Logger
+from asyncsgd.run.callbacks.base import Callback, Control, LiveView
+from asyncsgd.run.callbacks.logger import Logger
 
 if TYPE_CHECKING:
-    from asyncsgd.loggers.to_mlflow import MLflow
-    from asyncsgd.loggers.to_tensorboard import TensorBoard
-    from asyncsgd.loggers.to_wandb import WandB
+    from asyncsgd.run.callbacks.to_mlflow import MLflow
+    from asyncsgd.run.callbacks.to_tensorboard import TensorBoard
+    from asyncsgd.run.callbacks.to_wandb import WandB
 
-__all__ = ["Logger", "LoggerWarning", "mlflow", "tensorboard", "wandb"]
+__all__ = ["Callback", "Control", "LiveView", "Logger", "LoggerWarning", "mlflow", "tensorboard", "wandb"]
 
 
 def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 1.0) -> TensorBoard:
@@ -35,7 +36,7 @@ def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 
         directory: Where they go, one directory per run; by default ``tensorboard`` in the run's own.
         every: Seconds between writes.
     """
-    from asyncsgd.loggers.to_tensorboard import TensorBoard
+    from asyncsgd.run.callbacks.to_tensorboard import TensorBoard
 
     return TensorBoard(directory, every)
 
@@ -54,7 +55,7 @@ def mlflow(
             choice: ``MLFLOW_TRACKING_URI``, or a local file.
         every: Seconds between writes.
     """
-    from asyncsgd.loggers.to_mlflow import MLflow
+    from asyncsgd.run.callbacks.to_mlflow import MLflow
 
     return MLflow(experiment, name, tracking_uri, every)
 
@@ -80,6 +81,6 @@ def wandb(
         every: Seconds between writes.
         **options: More for ``wandb.init``, such as ``entity``, ``tags``, ``group``.
     """
-    from asyncsgd.loggers.to_wandb import WandB
+    from asyncsgd.run.callbacks.to_wandb import WandB
 
     return WandB(project, mode, name, directory, every, options)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.loggers.base import Logger, Row, needs, title
+from asyncsgd.run.callbacks.logger import Logger, Row, finite, needs, title
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -26,7 +26,7 @@ def _imported() -> Any:
 
 
 class WandB(Logger):
-    """See `asyncsgd.loggers.wandb`."""
+    """See `asyncsgd.callbacks.wandb`."""
 
     kind = "wandb"
 
@@ -83,7 +83,8 @@ class WandB(Logger):
             bars = np.histogram(delays, bins=min(BARS, after), range=(0, after))
             histogram = self._wandb.Histogram(np_histogram=bars)
             self._logged.log({"delay/histogram": histogram, "iteration": run.trace.iterations})
-        self._logged.summary.update({f"final/{name}": value for name, value in summary.items() if value is not None})
+        words = {name: summary[name] for name in ("state", "sentence", "facts", "problems")}
+        self._logged.summary.update({f"final/{name}": value for name, value in {**words, **finite(summary)}.items()})
 
     def _close(self, run: TrainingRun | None) -> None:
         self._logged.finish(exit_code=0 if run is not None and run.diverged is None else 1)

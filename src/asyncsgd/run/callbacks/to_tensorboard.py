@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.loggers.base import Logger, Row, finite, flat, needs
+from asyncsgd.run.callbacks.logger import Logger, Row, finite, flat, needs
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -26,7 +26,7 @@ def _imported() -> Any:
 
 
 class TensorBoard(Logger):
-    """See `asyncsgd.loggers.tensorboard`."""
+    """See `asyncsgd.callbacks.tensorboard`."""
 
     kind = "tensorboard"
 
@@ -39,7 +39,7 @@ class TensorBoard(Logger):
         directory = self._directory
         if directory is None:
             if config["directory"] is None:
-                fix = "pass one to asgd.loggers.tensorboard, or a directory to asgd.train"
+                fix = "pass one to asgd.callbacks.tensorboard, or a directory to asgd.train"
                 raise BadParameter("directory", None, "leaves nowhere to write event files", fix)
             directory = Path(config["directory"]) / "tensorboard"
         self._writer = self._tensorboard.summary.writer.event_file_writer.EventFileWriter(str(directory))

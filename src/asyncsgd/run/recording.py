@@ -1,0 +1,353 @@
+"""What a run writes down and reports while it trains: trace, metrics, journal, checkpoints, callbacks.
+
+The loop decides what happens; a `Recording` only follows. It holds an `Evaluator`, a `Checkpointer`, a `JournalWriter`
+and a `Progress`, all of which live in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.events import Ended, Reply, Vector
+from asyncsgd.core.server import Server
+from asyncsgd.core.vectors import is_finite
+from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
+from asyncsgd.run.diagnosis import Diagnosis, judge
+from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.evaluator import TICK, Evaluator, Measured
+from asyncsgd.run.faults import Troubles
+from asyncsgd.run.fingerprint import fingerprint
+from asyncsgd.run.options import Checkpoints, RunRequest
+from asyncsgd.run.pace import Pace
+from asyncsgd.trace import Recorder, Trace
+
+
+class Checkpointer:
+    """Decides when the server's state is saved, and saves it."""
+
+    def __init__(self, options: Checkpoints, files: RunDirectory) -> None:
+        self._options, self._files = options, files
+        self._next = 0.0
+
+    def begin(self, now: float) -> None:
+        """Count the seconds from now on."""
+        self._next = now + self._options.seconds
+
+    def due_after(self, iteration: int) -> bool:
+        """Return whether a checkpoint is due after the update that made this iteration."""
+        return self._options.every is not None and iteration % self._options.every == 0
+
+    def due_at(self, now: float) -> bool:
+        """Return whether a checkpoint is due by the clock."""
+        return self._options.every is None and now >= self._next
+
+    def save(self, server: Server, recorder: Recorder, seconds: float, *, sound: bool) -> Path | None:
+        """Write a checkpoint and return its path; of a model that is not ``sound`` or finite, only the other files.
+
+        The last good checkpoint is worth more than one of a model that has blown up.
+        """
+        began = time.monotonic()
+        path = None
+        if sound and is_finite(server.x):
+            state = server.state()
+            points = state["update"]["points"]
+            # A resume gives up the jobs in flight, so no worker will read their points again.
+            points["live"] = {points["current"]: points["live"][points["current"]]}
+            path = self._files.checkpoint(state, seconds, recorder, self._options.keep)
+        else:
+            self._files.flush(recorder, sync=True)
+        now = time.monotonic()
+        self._next = now + max(self._options.seconds, 20 * (now - began))  # a twentieth of the time at most
+        return path
+
+
+class JournalWriter:
+    """Writes the journal, and passes notes on to the callbacks."""
+
+    def __init__(self, files: RunDirectory | None, hooks: Hooks) -> None:
+        self._files, self._hooks = files, hooks
+
+    def add(self, event: str, **details: Any) -> None:
+        """Add one line, if there is a directory."""
+        if self._files is not None:
+            self._files.add_line("journal.jsonl", {"event": event, **details})
+
+    def note(self, text: str) -> None:
+        """Report something that a user should know."""
+        for hook in self._hooks.note:
+            hook(text)
+
+
+class Progress:
+    """How fast updates come and how late they are: the numbers of a `LiveView`."""
+
+    def __init__(self, iteration: int = 0) -> None:
+        self._started_at = iteration
+        self._delay_sum, self.maximum_delay = 0, 0
+        self._next_tick = 0.0
+        self.per_second = 0.0
+
+    def begin(self, now: float, iteration: int) -> None:
+        """The loop starts."""
+        self._next_tick = now
+        self._pace = Pace(now, iteration)
+
+    def arrived(self, delay: int) -> None:
+        """Count an update."""
+        self._delay_sum += delay
+        if delay > self.maximum_delay:
+            self.maximum_delay = delay
+
+    def average_delay(self, iteration: int) -> float:
+        """Return the mean delay of the updates since the start or the last resume."""
+        return self._delay_sum / max(1, iteration - self._started_at)
+
+    def due(self, now: float) -> bool:
+        """Return whether callbacks are to hear of progress now."""
+        return now >= self._next_tick
+
+    def tick(self, now: float, iteration: int, workers: int) -> None:
+        """Measure the speed."""
+        self._pace.add(now, iteration)
+        self.per_second = self._pace.per_second(now, workers)
+
+    def ticked(self, now: float) -> None:
+        """Wait a tick from now on."""
+        self._next_tick = now + TICK
+
+
+class Recording:
+    """The record of one call of `train`. It decides only whether the model has diverged or met its target."""
+
+    def __init__(
+        self, request: RunRequest, hooks: Hooks, files: RunDirectory | None, config: Mapping[str, Any]
+    ) -> None:
+        self._request, self._hooks, self.files, self._config = request, hooks, files, config
+        self.evaluator = Evaluator(request.task, request.evaluation)
+        self.troubles = Troubles()
+        self.control = Control()
+        self.diverged: int | None = None
+        """The iteration whose model, or loss, was found not to be finite."""
+        self.resumed_at: int | None = None
+        self._journal = JournalWriter(files, hooks)
+        self._checkpointer = None if files is None else Checkpointer(request.checkpoints, files)
+        self._stop_written = False
+        self._blown_up = False
+        self._smoothness: float | None = None  # the largest L found so far
+        self._start = time.monotonic()
+        self.should_stop: Callable[[], bool] = lambda: False
+        """Whether a signal has asked the run to stop."""
+
+    def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
+        """Write about this server from now on; ``seconds`` had passed before a resume."""
+        self._server, self._recorder = server, recorder
+        self._good = server.iteration, server.output.copy()  # the last model known to be good, and its iteration
+        self._progress = Progress(server.iteration)
+        self._start = time.monotonic() - seconds
+
+    def begin(self) -> None:
+        """Count from now on: the loop starts."""
+        now = time.monotonic()
+        self._progress.begin(now, self._server.iteration)
+        if self._checkpointer is not None:
+            self._checkpointer.begin(now)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, without the time between a stop and a resume."""
+        return time.monotonic() - self._start
+
+    @property
+    def jobs(self) -> int:
+        """How many were handed out so far."""
+        return len(self._recorder)
+
+    # ------------------------------------------------------------------------------------------ one event
+
+    def event(self, reply: Reply, update: Vector | None = None) -> None:
+        """Record what the server did with an event; ``update`` is that of an arrival."""
+        self._recorder.record(self.seconds, reply.commands, reply.ended)
+        if update is not None and self.files is not None:
+            self.files.append("fingerprints.bin", fingerprint(update))
+
+    def arrived(self, ended: Ended) -> None:
+        """Do whatever follows an arrival, once its commands are out: workers compute meanwhile."""
+        iteration = self._server.iteration
+        self._progress.arrived(ended.iteration - ended.job.iteration)
+        self.troubles.fine(ended.job.worker)
+        if self._hooks.update:
+            view = self.view()
+            for hook in self._hooks.update:
+                hook(view, self.control)
+            self._heed()
+        if self.evaluator.due(iteration):
+            self.measure(background=self._request.evaluation.background)
+        if self._checkpointer is not None and self._checkpointer.due_after(iteration):
+            self.save()
+
+    def worker(self, worker: int, what: str, **details: Any) -> None:
+        """Journal what happened to a worker, and report it."""
+        self.journal(what, worker=worker, **details)
+        if self._hooks.worker:
+            view = self.view()
+            for hook in self._hooks.worker:
+                hook(view, worker, what)
+
+    def note(self, text: str) -> None:
+        """Report something that a user should know."""
+        self._journal.note(text)
+
+    def journal(self, event: str, **details: Any) -> None:
+        """Add one line to the journal."""
+        self._journal.add(event, **{"iteration": self._server.iteration, "seconds": self.seconds, **details})
+
+    def _heed(self) -> None:
+        """Journal that a callback stops the run; the loop reads ``control``."""
+        if self.control.reason is not None and not self._stop_written:
+            self._stop_written = True
+            self.journal("stopped_early", reason=self.control.reason)
+
+    # ------------------------------------------------------------------------------------------ now and then
+
+    def view(self) -> LiveView:
+        """Return how the run stands."""
+        server, progress = self._server, self._progress
+        return LiveView(
+            config=self._config,
+            directory=None if self.files is None else self.files.path,
+            resumed_at=self.resumed_at,
+            iteration=server.iteration,
+            wanted=self._request.iterations,
+            seconds=self.seconds,
+            updates_per_second=progress.per_second,
+            workers=len(server.workers),
+            average_delay=progress.average_delay(server.iteration),
+            maximum_delay=progress.maximum_delay,
+            metrics=self.evaluator.metrics,
+            model=lambda: server.output,
+        )
+
+    def announce(self, event: str) -> None:
+        """Report and journal that the run was ``started`` or ``resumed``."""
+        view = self.view()
+        for hook in self._hooks.start:
+            hook(view)
+        engine = self._request.engine
+        self.journal(event, threads=engine.threads, transport=engine.transport, jobs=self.jobs)
+
+    def measure(self, at: float | None = None, *, background: bool = False) -> None:
+        """Evaluate the task at the model; in the ``background`` at a copy, while updates arrive."""
+        self.catch_up()
+        if self.evaluator.busy and background:
+            return  # the run is to stop, and one at a time is evaluated
+        x = self._server.output.copy()
+        x.flags.writeable = False
+        self.evaluator.begin(self._server.iteration, self.seconds if at is None else at, x, background=background)
+        if not background:
+            self.catch_up()
+
+    def catch_up(self, *, wait: bool = True) -> None:
+        """Write down the evaluation that is under way; without ``wait`` only if it has ended.
+
+        A run that is to stop waits for none.
+        """
+        measured = self.evaluator.finished(wait=wait, should_stop=self.should_stop)
+        if measured is not None:
+            self._enter(measured)
+
+    def _enter(self, measured: Measured) -> None:
+        if self.evaluator.problem:
+            self.diverge(measured.iteration)
+            return
+        self._good = measured.iteration, measured.x
+        if self.files is not None:
+            self.files.add_line("metrics.jsonl", measured.row)
+        self.evaluator.judge(measured.row)
+        if self._hooks.evaluation:
+            at, seconds = measured.iteration, measured.seconds
+            view = replace(self.view(), iteration=at, seconds=seconds, model=lambda: measured.x)
+            for hook in self._hooks.evaluation:
+                hook(view, self.evaluator.metrics, self.control)
+            self._heed()
+        if self.evaluator.blown_up and not self._blown_up:
+            self._blown_up = True
+            seen = self.diagnose(self.trace(), self._server.x)
+            self.note("the loss is blowing up:\n" + "\n".join(f"  {line}" for line in (*seen.problems, *seen.facts)))
+
+    def diverge(self, iteration: int) -> None:
+        """Write down that the model of this iteration is not finite, or its loss is not."""
+        self.diverged = iteration
+        self.journal("diverged", iteration=iteration)  # may be behind the server's: it was measured meanwhile
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the model has blown up; the initial model is good, whatever its loss is."""
+        if self._checkpointer is None:
+            return
+        sound = self.diverged is None or self._server.iteration == 0
+        path = self._checkpointer.save(self._server, self._recorder, self.seconds, sound=sound)
+        if path is not None and self._hooks.checkpoint:
+            view = self.view()
+            for hook in self._hooks.checkpoint:
+                hook(view, path)
+
+    def flush(self) -> None:
+        """Write down what there is, without a checkpoint."""
+        if self.files is not None:
+            self.files.flush(self._recorder)
+
+    def tick(self) -> None:
+        """Report progress, and do what is due by the clock; most calls find that nothing is."""
+        self.catch_up(wait=False)
+        now = time.monotonic()
+        if not self._progress.due(now):
+            return
+        self._progress.tick(now, self._server.iteration, len(self._server.workers))
+        if self._hooks.progress:
+            view = self.view()
+            for hook in self._hooks.progress:
+                hook(view)
+        if self._checkpointer is not None and self._checkpointer.due_at(now):
+            self.save()
+        else:
+            self.flush()
+        self._progress.ticked(time.monotonic())
+
+    # ------------------------------------------------------------------------------------------ the end
+
+    def trace(self) -> Trace:
+        """Return what has happened so far."""
+        return self._recorder.trace(final_concurrency=self._server.concurrency)
+
+    def diagnose(self, trace: Trace, x: Vector, *, hurry: bool = False) -> Diagnosis:
+        """Return why the run does not learn, if it does not."""
+        if self.diverged == 0 and not trace.iterations:
+            fix = "check the initial parameters, the data and the loss"
+            return Diagnosis(problems=(f"{self.evaluator.problem} at the initial model, before any update; {fix}",))
+        seen = judge(
+            self._request,
+            trace,
+            self.evaluator.columns(),
+            x,
+            self.troubles.faults,
+            diverged=self.diverged is not None,
+            hurry=hurry,
+            known=self._smoothness,
+        )
+        self._smoothness = seen.smoothness
+        return seen
+
+    def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
+        """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""
+        if self.files is not None:
+            self.files.finish(trace, None if self.diverged is None else self._good)
+        good, x = (None, self._server.output) if self.diverged is None else self._good
+        x = x.copy()
+        seen = self.diagnose(trace, x, hurry=hurry)
+        if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
+            self.journal("diagnosed", **asdict(seen))
+            self.files.flush(self._recorder)
+        return x, good, seen

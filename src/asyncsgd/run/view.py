@@ -1,0 +1,334 @@
+"""One run as everything shows it: how it ended, and its headline numbers.
+
+The terminal, the page, ``asyncsgd watch``, the loggers and ``--json`` read what is here, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadRunDirectory, TraceError, UsageError
+from asyncsgd.core.events import Outcome
+from asyncsgd.format import jsonable, number, span
+from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
+from asyncsgd.run.directory import LAST_FINITE, in_use
+from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
+from asyncsgd.run.faults import Faults, Troubles
+from asyncsgd.run.reading import read_config, read_lines, read_trace
+from asyncsgd.run.results import TrainingRun
+from asyncsgd.run.target import Target
+from asyncsgd.simulation import Run
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+Floats = NDArray[np.float64]
+AXES = ("iteration", "time")
+"""What metrics are drawn over; every other column is a metric."""
+CELLS: dict[str, dict[str, type]] = {
+    "journal.jsonl": {"event": str, "iteration": int, "seconds": float},
+    "metrics.jsonl": {"iteration": int, "time": float},
+}
+"""What every line of a file has."""
+FAULTS = ("died", "failed", "rejected", "retired")
+"""Events of a journal that are a worker's fault."""
+
+
+NOT_KNOWN = Ending(End.TRACE)
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """One run, wherever it came from: a call of `asyncsgd.train`, a simulation, a directory, a trace."""
+
+    name: str
+    """What it is called beside others; any text."""
+    trace: Trace
+    metrics: Mapping[str, Floats]
+    """Columns over "iteration" and "time", one row per evaluation."""
+    method: str = ""
+    recipe: str = ""
+    """The method in full, as its repr."""
+    task: str = ""
+    ending: Ending = NOT_KNOWN
+    seconds: float | None = None
+    """On the clock of the run; None: until the last thing that the trace knows."""
+    faults: Faults = field(default_factory=Faults)
+    diagnosis: Diagnosis | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    journal: tuple[Mapping[str, Any], ...] = ()
+    targets: Mapping[str, float] = field(default_factory=dict)
+    """The bound of a metric that the run was to meet."""
+    directory: Path | None = None
+    known: Task | None = None
+    """The task itself, where it is at hand: its constants make bounds."""
+    run: Run | None = None
+    """The run itself, where it is at hand."""
+
+    @classmethod
+    def of(cls, run: Run, name: str = "", task: Task | None = None) -> RunView:
+        """Return the view of a run that is at hand, simulated or by real workers; ``task`` is what it was of."""
+        config: dict[str, Any] = {"seed": run.trace.metadata.get("seed", "")}
+        rest: dict[str, Any] = {}
+        if isinstance(run, TrainingRun):
+            config = run.config
+            rest = {"seconds": run.seconds, "faults": run.faults, "diagnosis": run.diagnosis}
+            rest |= {"ending": ending_of_run(run), "targets": targets(config), "directory": run.directory}
+            if run.directory is not None:
+                rest["journal"] = tuple(_lines(run.directory, "journal.jsonl"))
+        else:
+            blown = run.diverged is not None
+            rest["ending"] = Ending(End.DIVERGED, run.diverged) if run.diverged is not None else Ending(End.SIMULATED)
+            rest["diagnosis"] = diagnose(run.trace, run.metrics, run.method, task, run.x, Faults(), diverged=blown)
+        return cls(
+            name=name or run.method.name,
+            trace=run.trace,
+            metrics=metric_columns(run.metrics),
+            method=run.method.name,
+            recipe=repr(run.method),
+            task=str(config.get("task", "" if task is None else getattr(task, "name", type(task).__name__))),
+            config=config,
+            known=task,
+            run=run,
+            **rest,
+        )
+
+    @classmethod
+    def of_trace(cls, trace: Trace, name: str) -> RunView:
+        """Return the view of a record alone: it has no metrics, and nobody says what was meant."""
+        facts = dict(trace.metadata)
+        end = Ending(End.TRACE, reason="its log was torn by a kill" if trace.truncated else "")
+        seen = diagnose(trace, {}, None, None, np.empty(0), Faults())
+        return cls(name, trace, {}, method=facts.get("method", ""), ending=end, diagnosis=seen, config=facts)
+
+    @classmethod
+    def read(cls, path: Path) -> RunView:
+        """Return the view of a run directory: ended, still running, or crashed. Nothing in it is unpickled."""
+        running = in_use(path)  # first: a run that ends while its files are read would look like one that crashed
+        config = read_config(path)
+        try:
+            trace, bounds = read_trace(path), targets(config)
+        except TraceError as error:
+            raise BadRunDirectory(f"the trace of {path} cannot be read: {error}") from error
+        except UsageError as error:
+            raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error})") from error
+        journal, rows = _lines(path, "journal.jsonl"), _lines(path, "metrics.jsonl")
+        clock = [row["seconds"] for row in journal if row["event"] != "diagnosed"]  # that comes after the end
+        metrics, faults = _columns(rows), faults_of(journal)
+        return cls(
+            name=path.resolve().name,
+            trace=trace,
+            metrics=metrics,
+            method=str(config.get("method_name", "")),
+            recipe=str(config.get("method", "")),
+            task=str(config.get("task", "")),
+            ending=ending_of_files(config, journal, rows, trace.iterations, running=running),
+            seconds=max(clock, default=None),
+            faults=faults,
+            diagnosis=_stored(journal) or diagnose(trace, metrics, None, None, np.empty(0), faults),
+            config=config,
+            journal=tuple(journal),
+            targets=bounds,
+            directory=path,
+        )
+
+    def check(self) -> None:
+        """Refuse a trace that contradicts itself."""
+        try:
+            self.trace.check()
+        except TraceError as error:
+            raise type(error)(f"{self.name}: {error}") from error
+
+    @property
+    def state(self) -> str:
+        """How it ended, in a sentence."""
+        return self.ending.sentence(self.directory)
+
+    @cached_property
+    def timed(self) -> bool:
+        """Whether the record has a clock; if not, iterations stand for it."""
+        times = self.trace.jobs.assigned_time
+        return bool(len(times)) and bool(np.isfinite(times).all())
+
+    @cached_property
+    def elapsed(self) -> float:
+        """Seconds of the run; NaN where the record has no clock."""
+        jobs = self.trace.jobs
+        if not self.timed:
+            return float("nan") if self.seconds is None else self.seconds
+        known = [float(jobs.assigned_time.max()), float(np.nanmax(jobs.ended_time, initial=0.0))]
+        times = self.metrics.get("time", ())
+        return max([*known, self.seconds or 0.0, *(float(time) for time in times[-1:] if np.isfinite(time))])
+
+    @property
+    def dispatch(self) -> str:
+        """The kind of its dispatch rule: ``AlwaysBusy``, ``Batch``, ...; empty if nobody knows."""
+        found = re.search(r"\bdispatch=(\w+)\(", self.recipe)
+        return found[1] if found else ""
+
+    @property
+    def stepsize(self) -> float | None:
+        """The step that the method was given."""
+        found = re.search(r"\bstepsize=([-+\d.e]+)", self.recipe)
+        return float(found[1]) if found else None
+
+    def faults_by_worker(self) -> dict[int, dict[str, int]]:
+        """Return how often what went wrong, per worker."""
+        found: dict[int, dict[str, int]] = {}
+        for row in self.journal:
+            event, worker = row.get("event"), row.get("worker")
+            if event in FAULTS and isinstance(worker, int):
+                of_worker = found.setdefault(worker, {})
+                of_worker[event] = of_worker.get(event, 0) + 1
+        return found
+
+    def named(self, name: str) -> RunView:
+        """Return the same run under another name."""
+        return replace(self, name=name)
+
+    # ------------------------------------------------------------------------------------------ headline numbers
+
+    @property
+    def last_metrics(self) -> dict[str, float]:
+        """Every metric when it was last measured."""
+        return {name: float(values[-1]) for name, values in self.metrics.items() if name not in AXES and len(values)}
+
+    @cached_property
+    def outcomes(self) -> dict[str, int]:
+        """How many jobs ended how: ``applied``, ``dropped``, ..., ``in flight``."""
+        return {word(outcome): often for outcome, often in self.trace.counts.items()}
+
+    def headline(self) -> dict[str, Any]:
+        """Return the numbers of the run under the names that every output uses; None where there is no such number."""
+        delays, seconds, made = self.trace.delays, self.elapsed, self.trace.iterations
+        seen = self.diagnosis or Diagnosis()
+        row = {
+            "name": self.name,
+            "method": self.method,
+            "task": self.task,
+            "directory": None if self.directory is None else str(self.directory),
+            "state": str(self.ending.kind),
+            "sentence": self.state,
+            "iterations": made,
+            "wanted": self.ending.wanted or None,
+            "until": self.ending.until,
+            "seconds": seconds,
+            "updates_per_second": made / seconds if seconds > 0 else None,
+            "metrics": self.last_metrics,
+            "average_delay": delays.average,
+            "maximum_delay": delays.maximum,
+            "concurrency": delays.concurrency,
+            "mean_concurrency": delays.mean_concurrency,
+            "workers": len(np.unique(self.trace.jobs.worker)),
+            "jobs": self.outcomes,
+            "faults": fault_counts(self.faults),
+            "facts": list(seen.facts),
+            "problems": list(seen.problems),
+        }
+        if self.run is not None:
+            row |= {"unused": self.run.unused, "diverged": self.run.diverged, "x_iteration": self.run.x_iteration}
+        found: dict[str, Any] = jsonable(row)
+        return found
+
+    def text(self) -> str:
+        """Return a few lines for a terminal: how the run ended, what it reached, what is wrong."""
+        row, made = self.headline(), self.trace.iterations
+        shown = "".join(f", {name} {number(value)}" for name, value in self.last_metrics.items())
+        speed = "" if not row["updates_per_second"] else f" ({number(row['updates_per_second'])}/s)"
+        lines = [
+            f"{self.method} {self.ending.sentence()}: {made} iterations in {span(self.elapsed)}{speed}{shown}",
+            *(f"  {fact}" for fact in row["facts"]),
+            *(f"  ! {problem}" for problem in row["problems"]),
+        ]
+        if row.get("x_iteration") is not None and row["iterations"]:
+            where = "" if self.directory is None else f"; it is kept in {self.directory / LAST_FINITE}"
+            lines.append(f"  x is the model of iteration {row['x_iteration']}, the last one with finite metrics{where}")
+        lines.append(f"  {self._kept()}")
+        return "\n".join(line for line in lines if line.strip())
+
+    def _kept(self) -> str:
+        if self.directory is None:
+            return "nothing was kept: there is no directory" if self.ending.kind is End.INTERRUPTED else ""
+        if self.ending.resumable:
+            return f"saved in {self.directory}: resume with resume=True, or --resume on the command line"
+        return f"kept in {self.directory}; asyncsgd report {self.directory} writes its page"
+
+
+def word(outcome: Outcome) -> str:
+    """Return what an outcome is called: ``in flight``."""
+    return outcome.name.lower().replace("_", " ")
+
+
+def fault_counts(faults: Faults) -> dict[str, Any]:
+    """Return faults under the names that every output uses."""
+    return {
+        "deaths": faults.deaths,
+        "exceptions": faults.exceptions,
+        "rejected": faults.rejected,
+        "retired": list(faults.retired),
+    }
+
+
+def targets(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the bound of each metric that run.json has a target for."""
+    if not config.get("until"):
+        return {}
+    target = Target.parse(str(config["until"]))
+    return {target.metric: target.bound}
+
+
+def metric_columns(columns: Mapping[str, Any]) -> dict[str, Floats]:
+    """Return columns of metrics as floats; what is not a number becomes NaN."""
+    return {name: np.array([_number(value) for value in values], float) for name, values in columns.items()}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float | np.number) else float("nan")
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def _lines(path: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of a file, each with the cells that every line has."""
+    rows = read_lines(path, name)
+    for place, row in enumerate(rows, 1):
+        if not all(_fits(row.get(key), kind) for key, kind in CELLS[name].items()):
+            wanted = ", ".join(CELLS[name])
+            raise BadRunDirectory(
+                f"{path / name} is damaged: line {place} lacks one of {wanted}; restore it from a backup"
+            )
+    return rows
+
+
+def _fits(value: Any, kind: type) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return metric_columns({name: [row.get(name) for row in rows] for name in names})
+
+
+def faults_of(journal: Sequence[Mapping[str, Any]]) -> Faults:
+    """Return what went wrong, from a whole journal; workers that a resume gave another chance are among the retired."""
+    troubles = Troubles()
+    troubles.load(journal)
+    for row in journal:
+        if row.get("event") == "retired" and isinstance(row.get("worker"), int):
+            troubles.retired(row["worker"])
+    return troubles.faults
+
+
+def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
+    """What the run said about itself when it ended."""
+    row = next((row for row in reversed(journal) if row["event"] == "diagnosed"), None)
+    return None if row is None else stored(row)
