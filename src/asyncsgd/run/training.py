@@ -52,8 +52,8 @@ def train(
         directory: Where trace, metrics and checkpoints are written; None: nothing is written.
         resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run. A run that
             has these iterations, or has met this target, is returned as it is, and its directory stays as it is.
-        seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which gets
-            a new secret seed at every start.
+        seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
+            gets a new secret seed at every start.
         callbacks: Objects that hear of the run and may stop it: see `asyncsgd.Callback`. ``asgd.callbacks`` has those
             for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
