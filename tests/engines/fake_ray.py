@@ -12,7 +12,7 @@ from asyncsgd.core.events import Assign, Job
 from asyncsgd.engines.ray import Group
 from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.desk import Desk
-from asyncsgd.engines.ray.member import AHEAD, Member, Stage
+from asyncsgd.engines.ray.member import AHEAD, Stage, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 
 N = 1000
@@ -60,7 +60,7 @@ class Office:
     ray: FakeRay
     post: Post
     desk: Desk
-    members: list[Member]
+    members: list[WorkerHandle]
     jobs: int = 0
 
     def give(self, worker: int, slot: int, version: int | None = None) -> int:
@@ -90,7 +90,7 @@ def office(workers: int = 2, vectors: float = 100.0, transport: str | None = Non
     mail.open(ray, vectors * BYTES)
     desk = Desk(mail, transport)
     desk.open(ray)
-    members = [Member(number, Group(1), AHEAD if transport is None else 1) for number in range(workers)]
+    members = [WorkerHandle(number, Group(1), AHEAD if transport is None else 1) for number in range(workers)]
     for member in members:
         member.stage, member.compute, member.present = Stage.READY, ray, True
     return Office(ray, mail, desk, members)

@@ -21,7 +21,7 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError, Failed, processes
 from asyncsgd.engines.base import Engine
-from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.engines.processes.member import explain
 from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
@@ -35,13 +35,13 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(processes, Abilities(), GUARD, tmp_path)
 
 
-def inner(bench: Bench) -> ProcessCrew:
+def inner(bench: Bench) -> ProcessPool:
     crew = bench.crew._crew
-    assert isinstance(crew, ProcessCrew)
+    assert isinstance(crew, ProcessPool)
     return crew
 
 
-def nursery(crew: ProcessCrew) -> int:
+def nursery(crew: ProcessPool) -> int:
     return crew._line._process.pid
 
 

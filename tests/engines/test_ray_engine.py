@@ -18,7 +18,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.engines import EngineError, Group, ray
 from asyncsgd.engines.ray import cluster
 from asyncsgd.engines.ray.actor import Terms, Worker
-from asyncsgd.engines.ray.member import Member, Stage
+from asyncsgd.engines.ray.member import Stage, WorkerHandle
 from asyncsgd.engines.ray.watchman import living, naming, orphans
 from asyncsgd.engines.ray.words import explain, missing
 from asyncsgd.run.listeners import Terminal
@@ -183,7 +183,7 @@ killed."""
 
 
 def test_who_is_missing() -> None:
-    members = [Member(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
+    members = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
     members[0].present, members[0].stage = True, Stage.READY
     members[3].stage = Stage.LOADING
     members[3].reason = "cannot load the task:\nTraceback\n  ...\nModuleNotFoundError: No module named 'mine'\n"

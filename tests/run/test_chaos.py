@@ -21,7 +21,7 @@ from asyncsgd.engines.processes import crew as process_crew
 from asyncsgd.testing import AtRandom, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
 from asyncsgd.testing.faults import job_seed
-from asyncsgd.testing.ledger import Watched, WatchedCrew
+from asyncsgd.testing.ledger import Watched, WatchedPool
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +46,7 @@ def bears(mark: str, process: int) -> bool:
         return False
 
 
-class KillingCrew(WatchedCrew):
+class KillingPool(WatchedPool):
     """Now and then a worker is killed from outside, whatever it does; but only after it has done some work."""
 
     def prepare(self, folder: Path, mark: str) -> None:
@@ -79,14 +79,14 @@ class KillingCrew(WatchedCrew):
 class Killing(Watched):
     mark: str = ""
 
-    def start(self, task: Any, work: Any, x: Any) -> WatchedCrew:
-        crew = KillingCrew(self.inner.start(task, work, x), x)
+    def start(self, task: Any, work: Any, x: Any) -> WatchedPool:
+        crew = KillingPool(self.inner.start(task, work, x), x)
         crew.prepare(Path(task.folder), self.mark)
         crews.append(crew)
         return crew
 
 
-crews: list[KillingCrew] = []
+crews: list[KillingPool] = []
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFaile
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
+from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration
 from asyncsgd.run.book import TICK, Book
 from asyncsgd.run.checkpoint import Checkpoint
@@ -79,7 +79,7 @@ class Loop:
         self._config = config
         return checkpoint
 
-    def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
+    def _begin(self, crew: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, book = self._request, self._config, self._book
         package = b"" if self._files is None else configuration.package(request.task, request.method)
         fast = ready(crew.dtype)
@@ -103,7 +103,7 @@ class Loop:
         self._reseed(noise)
         book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
 
-    def _resume(self, crew: Crew, files: RunDirectory, noise: int | None) -> None:
+    def _resume(self, crew: WorkerPool, files: RunDirectory, noise: int | None) -> None:
         request, book = self._request, self._book
         book.metrics.load(files.path)
         if request.target is not None:
@@ -132,11 +132,11 @@ class Loop:
             if self._files is not None:
                 remember_noise(self._files.path, self._server.iteration, noise)
 
-    def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
+    def _loop(self, crew: WorkerPool, interrupts: Interrupts) -> None:
         self._book.begin()
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
-                if isinstance(report, Noted) or not self._over():  # what was noted is not said again
+                if isinstance(report, Note) or not self._over():  # what was noted is not said again
                     self._take(crew, report)
             self._book.tick()
 
@@ -146,7 +146,7 @@ class Loop:
             (self._request.target is not None and book.reached) or book.diverged is not None
         )
 
-    def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
+    def _settle(self, crew: WorkerPool, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
         book, meanwhile = self._book, self._request.meanwhile
         if meanwhile or book.hurry():
@@ -210,7 +210,7 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ one report
 
-    def _take(self, crew: Crew, report: Report) -> None:
+    def _take(self, crew: WorkerPool, report: Report) -> None:
         book = self._book
         match report:
             case Arrived():
@@ -227,7 +227,7 @@ class Loop:
                 book.troubles.died()
                 book.journal("died", worker=worker, reason=reason)
                 book.note(f"worker {worker} {reason}")
-            case Noted(event=event, details=details, message=message):
+            case Note(event=event, details=details, message=message):
                 book.journal(event, **details)
                 if message is not None:
                     book.note(message)
@@ -239,7 +239,7 @@ class Loop:
                 book.journal("left", worker=worker)
                 self._handle(crew, report)
 
-    def _arrived(self, crew: Crew, report: Arrived) -> None:
+    def _arrived(self, crew: WorkerPool, report: Arrived) -> None:
         server = self._server
         try:
             reply = server.handle(report)
@@ -259,13 +259,13 @@ class Loop:
             crew.execute(command)
         self._book.arrived(reply.ended[0])
 
-    def _handle(self, crew: Crew, event: Event) -> None:
+    def _handle(self, crew: WorkerPool, event: Event) -> None:
         reply = self._server.handle(event)
         self._book.record(reply)
         for command in reply.commands:
             crew.execute(command)
 
-    def _rejected(self, crew: Crew, worker: int, job: int, why: str) -> None:
+    def _rejected(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         book = self._book
         in_a_row = book.troubles.count("rejected", worker)
         book.journal("rejected", worker=worker, job=job, reason=why)
@@ -277,7 +277,7 @@ class Loop:
         # Retired first, so that its job goes to somebody else.
         self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
-    def _retire(self, crew: Crew, worker: int, job: int, why: str) -> None:
+    def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         book = self._book
         book.troubles.retired(worker)
         book.journal("retired", worker=worker, reason=why)
@@ -295,7 +295,7 @@ class Loop:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
-    def _failed(self, crew: Crew, report: Failed) -> None:
+    def _failed(self, crew: WorkerPool, report: Failed) -> None:
         book = self._book
         in_a_row = book.troubles.count("failed", report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"

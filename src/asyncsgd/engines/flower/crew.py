@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
-from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
+from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
 from asyncsgd.engines.flower.evaluation import Evaluations, Measured, told
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.letters import Letters
-from asyncsgd.engines.flower.member import Member, bias
+from asyncsgd.engines.flower.member import WorkerHandle, bias
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.patience import Patience
@@ -31,7 +31,7 @@ CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
 
 
-class FlowerCrew(Crew):
+class FlowerPool(WorkerPool):
     """Clients of a Flower grid. Each is sent one message at a time; replies come in through one queue."""
 
     def __init__(self, engine: Flower, x: Vector) -> None:
@@ -44,7 +44,7 @@ class FlowerCrew(Crew):
         self._letters = Letters(engine, self._memory, x)
         self._evaluations = Evaluations(self._letters)
         self._patience = Patience(self._rules)
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, WorkerHandle] = {}
         self._live: dict[int, Letter] = {}  # job -> its letter
         self._told = Means()  # since the last evaluation
         self._open = False
@@ -96,7 +96,7 @@ class FlowerCrew(Crew):
         member.retired = True
         self._leave(member)
 
-    def finish(self) -> list[Noted]:
+    def finish(self) -> list[Note]:
         reports: list[Report] = []
         for letter in self._live.values():
             self._members[letter.worker].drop(letter)
@@ -108,10 +108,10 @@ class FlowerCrew(Crew):
             try:
                 reports += self.poll(min(left, SELDOM))
             except EngineError as error:
-                reports.append(Noted("trouble", {"reason": str(error)}, str(error)))
+                reports.append(Note("trouble", {"reason": str(error)}, str(error)))
                 break
         self._note(self._evaluations.close(), reports)
-        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Noted)]
+        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Note)]
 
     def close(self) -> None:
         if self._closed:
@@ -147,7 +147,7 @@ class FlowerCrew(Crew):
         match item:
             case Roll():
                 self._look_at(item, reports)
-            case Noted():
+            case Note():
                 self._note([item], reports)
             case Measured(iteration=iteration, record=record):
                 self._note(self._told_since(), reports)
@@ -188,7 +188,7 @@ class FlowerCrew(Crew):
             self._join(reports)
         self._send(member)
 
-    def _trained(self, member: Member, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
+    def _trained(self, member: WorkerHandle, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
         job, worker = letter.number, letter.worker
         match outcome:
             case Good(value=(update, carried, said), seconds=seconds):
@@ -210,13 +210,13 @@ class FlowerCrew(Crew):
                 report = Failed(job, worker, f"{meaning(code)}: {why}")
         if letter.wanted and not (isinstance(outcome, Trouble) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
-                reports.append(Noted("unanswered", {"worker": worker, "job": job, "reason": why}, why))
+                reports.append(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
             reports.append(report)
             self._failed(member, why, reports)
 
     # ------------------------------------------------------------------------------------------ coming and going
 
-    def _online(self) -> list[Member]:
+    def _online(self) -> list[WorkerHandle]:
         return [member for member in self._members.values() if member.online and not member.retired]
 
     def _look_at(self, roll: Roll, reports: list[Report]) -> None:
@@ -224,8 +224,8 @@ class FlowerCrew(Crew):
         for worker, node in here.items():
             member = self._members.get(worker)
             if member is None:
-                self._members[worker] = Member(worker, node.node_id)
-                reports.append(Noted("client", {"worker": worker, "node": self._roster.name(worker)}))
+                self._members[worker] = WorkerHandle(worker, node.node_id)
+                reports.append(Note("client", {"worker": worker, "node": self._roster.name(worker)}))
             elif not member.online and roll.began > member.left_at:
                 member.online, member.node = True, node.node_id
                 if member.doubtful:
@@ -253,7 +253,7 @@ class FlowerCrew(Crew):
         if new:
             reports.append(Joined(sorted(member.number for member in new)))
 
-    def _lose(self, member: Member, reports: list[Report]) -> None:
+    def _lose(self, member: WorkerHandle, reports: list[Report]) -> None:
         """It is offline. Whatever it was doing is lost, should it come back."""
         if not member.online:
             return
@@ -267,12 +267,12 @@ class FlowerCrew(Crew):
         member.waiting.clear()
         self._note(self._evaluations.gone(member.number), reports)
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: WorkerHandle) -> None:
         member.leave(time.monotonic())
         for job in [job for job, letter in self._live.items() if letter.worker == member.number]:
             del self._live[job]
 
-    def _failed(self, member: Member, why: str, reports: list[Report]) -> None:
+    def _failed(self, member: WorkerHandle, why: str, reports: list[Report]) -> None:
         """Who fails again and again is left out for a while, longer each time."""
         member.failures += 1
         if member.failures < self._rules.max_failures:
@@ -318,7 +318,7 @@ class FlowerCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ small things
 
-    def _send(self, member: Member) -> None:
+    def _send(self, member: WorkerHandle) -> None:
         if (letter := member.next()) is not None:
             self._post.send(letter)
 
@@ -328,10 +328,10 @@ class FlowerCrew(Crew):
         for member in self._evaluations.begin(member for member in self._online() if not member.out):
             self._send(member)
 
-    def _note(self, notes: list[Noted], reports: list[Report]) -> None:
+    def _note(self, notes: list[Note], reports: list[Report]) -> None:
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         reports += notes
 
-    def _told_since(self) -> list[Noted]:
+    def _told_since(self) -> list[Note]:
         means, self._told = self._told, Means()
         return [told(means)] if means.replies else []

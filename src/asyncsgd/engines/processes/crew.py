@@ -13,10 +13,10 @@ from typing import cast
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, Failed, Rejected, Report
+from asyncsgd.engines.base import Died, Failed, Rejected, Report, WorkerPool
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
-from asyncsgd.engines.processes.member import AHEAD, Member, explain
+from asyncsgd.engines.processes.member import AHEAD, WorkerHandle, explain
 from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, read_note
 from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.threads import limited
@@ -28,17 +28,17 @@ LOOK_AROUND = 0.1  # seconds
 READY, DONE = int(Kind.READY), int(Kind.DONE)  # every report is compared with them: plain numbers take half the time
 
 
-class ProcessCrew(Crew):
+class ProcessPool(WorkerPool):
     """Worker processes that a nursery forks; jobs and reports are structs in pipes, vectors are shared memory."""
 
     def __init__(self, engine: Processes, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
-        self._members = [Member(number) for number in range(engine.workers)]
-        self._live: dict[int, Member] = {}  # job -> who has it
+        self._members = [WorkerHandle(number) for number in range(engine.workers)]
+        self._live: dict[int, WorkerHandle] = {}  # job -> who has it
         self._longest = 0.0
         self._check_at = 0.0
         self._made = 0
-        self._late: list[Member] = []  # ready again, but left in the batch before: they join with the next
+        self._late: list[WorkerHandle] = []  # ready again, but left in the batch before: they join with the next
         self._closed = False
         self._n, self.dtype = x.shape[0], x.dtype
         self._shared = Shared.new(self._n, x.dtype, AHEAD * engine.workers)
@@ -139,7 +139,7 @@ class ProcessCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ jobs
 
-    def _send(self, member: Member) -> None:
+    def _send(self, member: WorkerHandle) -> None:
         while member.waiting and member.free and member.ready:
             job, slot = member.waiting.popleft()
             place = member.free.pop()
@@ -162,7 +162,7 @@ class ProcessCrew(Crew):
             if len(data) < 1024 * REPORT.size:
                 return
 
-    def _reported(self, kind: int, member: Member, job: int, seconds: float, events: list[Report]) -> None:
+    def _reported(self, kind: int, member: WorkerHandle, job: int, seconds: float, events: list[Report]) -> None:
         if kind == READY:
             self._is_ready(member, events)
             return
@@ -187,7 +187,7 @@ class ProcessCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ life and death
 
-    def _fork(self, member: Member) -> None:
+    def _fork(self, member: WorkerHandle) -> None:
         reader, member.inbox = os.pipe()
         member.ready = False
         member.since = time.monotonic()
@@ -220,7 +220,7 @@ class ProcessCrew(Crew):
             member.present = False
         self._late = list(self._members)  # the first poll says that they are there
 
-    def _is_ready(self, member: Member, events: list[Report]) -> None:
+    def _is_ready(self, member: WorkerHandle, events: list[Report]) -> None:
         member.ready = True
         if member.retired:
             return
@@ -229,7 +229,7 @@ class ProcessCrew(Crew):
         else:
             self._join([member], events)
 
-    def _join(self, members: list[Member], events: list[Report]) -> None:
+    def _join(self, members: list[WorkerHandle], events: list[Report]) -> None:
         for member in members:
             member.present = True
         events.append(Joined(member.number for member in members))
@@ -242,7 +242,7 @@ class ProcessCrew(Crew):
         if self._line.lost and not self._closed:
             self._rebuild(events)
 
-    def _ended(self, member: Member, status: int, events: list[Report]) -> None:
+    def _ended(self, member: WorkerHandle, status: int, events: list[Report]) -> None:
         was_present = member.present
         self._hang_up(member)
         self._drop_jobs(member)
@@ -274,12 +274,12 @@ class ProcessCrew(Crew):
             if not member.retired:
                 self._ended(member, -signal.SIGKILL, events)
 
-    def _hang_up(self, member: Member) -> None:
+    def _hang_up(self, member: WorkerHandle) -> None:
         if member.inbox >= 0:
             os.close(member.inbox)
             member.inbox = -1
 
-    def _drop_jobs(self, member: Member) -> None:
+    def _drop_jobs(self, member: WorkerHandle) -> None:
         for job in (*member.sent, *(entry[0].id for entry in member.waiting)):
             self._live.pop(job, None)
         member.waiting.clear()

@@ -13,7 +13,7 @@ AHEAD = 2
 for the update, which is free again once the update was used or will never come."""
 
 
-class Member:
+class WorkerHandle:
     """Written to by the crew alone."""
 
     def __init__(self, number: int) -> None:

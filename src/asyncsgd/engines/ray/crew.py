@@ -13,12 +13,12 @@ import numpy as np
 from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.core.events import Assign, Command, Joined, Left, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, Noted, Report
+from asyncsgd.engines.base import Died, Note, Report, WorkerPool
 from asyncsgd.engines.ray.actor import Terms, Worker
 from asyncsgd.engines.ray.cluster import Cluster
 from asyncsgd.engines.ray.desk import Desk
 from asyncsgd.engines.ray.engine import Ray
-from asyncsgd.engines.ray.member import AHEAD, Call, Member, Stage
+from asyncsgd.engines.ray.member import AHEAD, Call, Stage, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.ray.words import LOADING, explain, missing
 from asyncsgd.engines.threads import limited
@@ -31,15 +31,15 @@ SILENCE = 2.0
 """Seconds after which a worker without a job is asked whether it is still there."""
 
 
-class RayCrew(Crew):
+class RayPool(WorkerPool):
     """Actors that Ray places. Calls of their methods are jobs; what is waited for are the references to the answers."""
 
     def __init__(self, engine: Ray, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
         self._n, self.dtype = x.shape[0], x.dtype
         ahead = AHEAD if engine.transport is None else 1
-        self._members = [Member(number, group, ahead) for number, group in enumerate(engine.group)]
-        self._late: list[Member] = []  # ready again, but left in the batch before: they join with the next
+        self._members = [WorkerHandle(number, group, ahead) for number, group in enumerate(engine.group)]
+        self._late: list[WorkerHandle] = []  # ready again, but left in the batch before: they join with the next
         self._early: list[Report] = []  # of the time before the first poll
         self._check_at = 0.0
         self._alone_since = 0.0
@@ -118,7 +118,7 @@ class RayCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ beginnings
 
-    def _hire(self, member: Member) -> None:
+    def _hire(self, member: WorkerHandle) -> None:
         assert self._cluster is not None
         group = member.group
         member.actor = self._actors.options(
@@ -133,7 +133,7 @@ class RayCrew(Crew):
         member.compute = member.actor.compute
         self._desk.note(Call(member, "hello"), member.actor.hello.remote())
 
-    def _load(self, member: Member) -> None:
+    def _load(self, member: WorkerHandle) -> None:
         number, engine = member.number, self._engine
         member.stage = Stage.LOADING
         for place in member.places:  # the memory must be long enough before the worker maps its places in it
@@ -151,18 +151,18 @@ class RayCrew(Crew):
         )
         self._desk.note(Call(member, "load"), member.actor.load.remote(self._package, terms))
 
-    def _loaded(self, member: Member, error: str, shares: bool, events: list[Report]) -> None:
+    def _loaded(self, member: WorkerHandle, error: str, shares: bool, events: list[Report]) -> None:
         if error:
             self._died(member, f"{LOADING}:\n{error}", events)
             return
         member.stage, member.shares = Stage.READY, shares
-        events.append(Noted("placed", {"worker": member.number, "node": member.node, "shares_memory": shares}))
+        events.append(Note("placed", {"worker": member.number, "node": member.node, "shares_memory": shares}))
         if Left(member.number) in events:  # a job for the one that left must not be taken for one of this one
             self._late.append(member)
         else:
             self._join([member], events)
 
-    def _join(self, members: list[Member], events: list[Report]) -> None:
+    def _join(self, members: list[WorkerHandle], events: list[Report]) -> None:
         for member in members:
             member.present = True
         events.append(Joined(member.number for member in members))
@@ -211,7 +211,7 @@ class RayCrew(Crew):
                 if report is not None:
                     events.append(report)
 
-    def _died(self, member: Member, reason: str, events: list[Report]) -> None:
+    def _died(self, member: WorkerHandle, reason: str, events: list[Report]) -> None:
         was_present = member.present
         if member.stage is not Stage.WAITING:  # it was there until now, however long nobody has looked
             self._alone_since = time.monotonic()
@@ -235,7 +235,7 @@ class RayCrew(Crew):
         else:  # perhaps its node is dying, and Ray does not know yet
             member.hire_at = time.monotonic() + 2.0 ** (member.deaths - 2)
 
-    def _dismiss(self, member: Member) -> None:
+    def _dismiss(self, member: WorkerHandle) -> None:
         """Its process ends, whatever it does."""
         actor = member.actor
         self._desk.drop(member)

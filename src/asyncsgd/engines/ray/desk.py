@@ -12,7 +12,7 @@ import numpy as np
 from asyncsgd.core.events import Arrived, Assign, Vector
 from asyncsgd.engines.base import Failed, Rejected, Report
 from asyncsgd.engines.ray.actor import Kind
-from asyncsgd.engines.ray.member import Call, Member
+from asyncsgd.engines.ray.member import Call, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.transport import Parcel, Unpacking
 
@@ -26,10 +26,10 @@ class Desk:
     def __init__(self, post: Post, transport: str | None) -> None:
         self._post = post
         self._unpacking = None if transport is None else Unpacking(transport)
-        self._live: dict[int, tuple[Member, int]] = {}  # job -> who has it, slot of its point
+        self._live: dict[int, tuple[WorkerHandle, int]] = {}  # job -> who has it, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
         self._taken: list[Call] = []  # whose updates the last poll reported
-        self._held_back: dict[Member, None] = {}  # their jobs wait until the store has room, one each in turn
+        self._held_back: dict[WorkerHandle, None] = {}  # their jobs wait until the store has room, one each in turn
         self._buffers: list[Vector] = []  # for updates that come in 16 bits
         self.longest = 0.0
         """Seconds of the longest job so far."""
@@ -40,14 +40,14 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------ from the server
 
-    def assign(self, member: Member, command: Assign) -> None:
+    def assign(self, member: WorkerHandle, command: Assign) -> None:
         """Another job for this worker."""
         self._live[command.job.id] = member, command.slot
         self._post.lend(command)
         member.waiting.append(command)
         self.send(member)
 
-    def cancel(self, member: Member, job: int) -> None:
+    def cancel(self, member: WorkerHandle, job: int) -> None:
         """The server does not want this one. If it runs already, it runs on, and nobody listens."""
         if member.last == job:
             member.last = -1  # reported, but cancelled in the same breath: it will not be used
@@ -66,7 +66,7 @@ class Desk:
         for call in taken:
             self.send(call.member)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: WorkerHandle) -> None:
         """This worker is gone, and its jobs are not heard of again."""
         for reference, call in member.calls.items():
             self._calls.pop(reference, None)
@@ -87,7 +87,7 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------ to the workers
 
-    def send(self, member: Member) -> None:
+    def send(self, member: WorkerHandle) -> None:
         """As many of its jobs as it may have at once; where they need the store, behind those that wait for it."""
         while member.may_be_sent:
             if (self._held_back and self._post.travels(member)) or not self._send_one(member):
@@ -104,7 +104,7 @@ class Desk:
             if member.may_be_sent:
                 self._held_back[member] = None
 
-    def _send_one(self, member: Member) -> bool:
+    def _send_one(self, member: WorkerHandle) -> bool:
         assign = member.waiting[0]
         call = Call(member, "compute", assign.job.id, member.free[-1])
         point = self._post.pack(assign, member, call)
@@ -144,7 +144,7 @@ class Desk:
                 del calls[first.reference]
                 yield first, answer
 
-    def has_answered(self, member: Member) -> bool:
+    def has_answered(self, member: WorkerHandle) -> bool:
         """Whether an answer of this worker lies somewhere on the cluster, and has not been read yet."""
         found, _ = self._ray.wait(list(member.calls), num_returns=1, timeout=0, fetch_local=False)
         return bool(found)

@@ -33,7 +33,7 @@ class Stage(Enum):
 class Call:
     """A call of an actor's method that has not been answered."""
 
-    member: Member
+    member: WorkerHandle
     method: str
     job: int = -1
     place: int = -1
@@ -43,7 +43,7 @@ class Call:
     """Once it is answered: to what."""
 
 
-class Member:
+class WorkerHandle:
     """Written to by the crew alone."""
 
     def __init__(self, number: int, group: Group, ahead: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncsgd.engines.ray.member import Member, Stage
+from asyncsgd.engines.ray.member import Stage, WorkerHandle
 
 LOADING = "cannot load the task"
 BEGINNINGS = ("The actor is dead because ", "The actor died because of ", "The actor died because ")
@@ -30,7 +30,7 @@ def explain(error: Exception) -> str:
     return f"is gone: {first.rstrip('.')[:LONGEST]}"
 
 
-def missing(members: Sequence[Member], wanted: int, seconds: float, cluster: str) -> str:
+def missing(members: Sequence[WorkerHandle], wanted: int, seconds: float, cluster: str) -> str:
     """Who is not there, what was asked for, what the cluster has, and what to do."""
     there = sum(member.present for member in members)
     absent = [member for member in members if not member.present and not member.retired]
@@ -50,7 +50,7 @@ def missing(members: Sequence[Member], wanted: int, seconds: float, cluster: str
     )
 
 
-def _reasons(members: Sequence[Member]) -> str:
+def _reasons(members: Sequence[WorkerHandle]) -> str:
     """Why those that are not there died the last time: two of them, if they differ."""
     found: dict[str, int] = {}
     for member in members:
@@ -60,7 +60,7 @@ def _reasons(members: Sequence[Member]) -> str:
     return "".join(f" Worker {number} {reason}." for reason, number in list(found.items())[:2])
 
 
-def _needs(member: Member) -> str:
+def _needs(member: WorkerHandle) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in member.group.needs.items()) or "anything"
 
 
