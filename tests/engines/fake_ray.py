@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Assign, Job
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray import Group
-from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.desk import Desk
 from asyncsgd.engines.ray.member import AHEAD, Stage, WorkerHandle
 from asyncsgd.engines.ray.post import Post

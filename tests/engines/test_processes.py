@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines.subject import GUARD
-from engines.tasks import Awkward, Spinning
+from engines.tasks import Awkward, Quitting, Spinning
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
@@ -193,6 +193,15 @@ def test_a_cancel_in_the_middle_of_an_error_does_not_kill(setting: Setting) -> N
         bench.until_ended([1])
         bench.expect(1, "arrived")
         assert not any(isinstance(report, Died | Left | Failed) for report in bench.reports)
+
+
+def test_a_task_that_stops_itself_loses_the_job(setting: Setting) -> None:
+    """Every job ends once, also one that was not cancelled and says that it was."""
+    with setting.bench(1, task=Quitting()) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 2))
+        bench.expect(0, "lost")
+        bench.expect(1, "arrived")
 
 
 def test_two_errors_have_their_own_words(setting: Setting) -> None:

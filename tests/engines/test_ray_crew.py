@@ -15,9 +15,9 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Left
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray import crew as crew_module
 from asyncsgd.engines.ray import desk as desk_module
-from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.crew import RayPool
 from asyncsgd.testing.bench import Bowl
 

@@ -10,8 +10,8 @@ from engines.fake_ray import Gone, Office, office, packed
 
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines import Failed, Rejected
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray import post
-from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.desk import AT_ONCE
 from asyncsgd.engines.ray.member import Call
 

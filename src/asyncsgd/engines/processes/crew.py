@@ -14,10 +14,11 @@ from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Died, Failed, Rejected, Report, WorkerPool
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.processes.engine import Processes
 from asyncsgd.engines.processes.line import NurseryLine
 from asyncsgd.engines.processes.member import AHEAD, WorkerHandle, explain
-from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, read_note
+from asyncsgd.engines.processes.messages import JOB, REPORT, read_note
 from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.threads import limited
 from asyncsgd.tasks.base import Task

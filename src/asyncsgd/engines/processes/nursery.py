@@ -20,6 +20,7 @@ import traceback
 from io import TextIOWrapper
 from typing import Any
 
+from asyncsgd.engines.job import JobRules
 from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.processes.worker import Place, serve
 from asyncsgd.engines.threads import limited
@@ -137,9 +138,7 @@ class Nursery:
                 inbox=inbox,
                 outbox=outbox,
                 shared=Shared.opened(descriptors, request["n"], request["dtype"], request["places"]),
-                threads=request["threads"],
-                slowdown=request["slowdown"],
-                seconds=request["seconds"],
+                rules=JobRules(request["threads"], request["slowdown"], request["seconds"]),
             )
             serve(place, self._task, self._work)
             status = 0

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Arrived, Assign, Vector
+from asyncsgd.core.events import Arrived, Assign, Lost, Vector
 from asyncsgd.engines.base import Failed, Rejected, Report
-from asyncsgd.engines.ray.actor import Kind
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray.member import Call, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.transport import Parcel, Unpacking
@@ -179,6 +179,8 @@ class Desk:
         self.send(member)
         if not wanted:
             return None
+        if kind == Kind.STOPPED:  # nobody stops a job here, but the user's code may raise `Stopped` itself
+            return Lost(call.job)
         return (Rejected if kind == Kind.REJECTED else Failed)(call.job, member.number, answer)
 
     def _unpacked(self, answer: Any) -> Vector:
