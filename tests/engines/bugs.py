@@ -139,17 +139,14 @@ class IgnoresCancel(InlinePool):
 class PlacesInTurn(ProcessPool):
     """A worker's two places for updates are used in turn, whether or not the next one is free."""
 
-    def _send(self, member: WorkerHandle) -> None:
-        while member.waiting and member.free and member.ready:
-            job, slot = member.waiting.popleft()
-            member.free.pop()
-            turn = getattr(member, "turn", 0)
-            place = member.places[turn]
-            member.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
-            if not member.sent:
-                member.since = time.monotonic()
-            member.sent[job.id] = place
-            os.write(member.inbox, JOB.pack(job.id, job.seed, slot, place))
+    def _send(self, handle: WorkerHandle) -> None:
+        while handle.free and (assign := self._life.peek(handle.number)) is not None:
+            handle.free.pop()
+            turn = getattr(handle, "turn", 0)
+            place = handle.places[turn]
+            handle.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
+            self._life.sent(handle.number, place, time.monotonic())
+            os.write(handle.inbox, JOB.pack(assign.job.id, assign.job.seed, assign.slot, place))
 
 
 class ForgetsLeft(ProcessPool):
@@ -158,19 +155,19 @@ class ForgetsLeft(ProcessPool):
 
 
 class ReplacesNobody(ProcessPool):
-    def _fork(self, member: WorkerHandle) -> None:
-        if not member.deaths:
-            super()._fork(member)
+    def _fork(self, handle: WorkerHandle) -> None:
+        if not self._life.workers[handle.number].deaths:
+            super()._fork(handle)
 
 
 class KeepsJobsOfTheDead(ProcessPool):
     """A job that was assigned before the server heard of the death is computed by the one that comes after."""
 
     def execute(self, command: Command) -> None:
-        member = self._members[command.job.worker]
-        present, member.present = member.present, True
+        present = self._life.present.copy()
+        self._life.present.add(command.job.worker)
         super().execute(command)
-        member.present = present
+        self._life.present = present
 
 
 class LeavesAndJoinsAtOnce(ProcessPool):
@@ -189,7 +186,7 @@ class LeavesAndJoinsAtOnce(ProcessPool):
 class StopsNothing(ProcessPool):
     def execute(self, command: Command) -> None:
         if isinstance(command, Cancel):
-            self._live.pop(command.job.id, None)
+            self._life.cancel(command)
         else:
             super().execute(command)
 
@@ -212,15 +209,15 @@ class ClosesOnce(ProcessPool):
 
 
 class NeverGivesUp(ProcessPool):
-    def _check_times(self, now: float) -> None:
+    def _look_around(self, now: float) -> None:
         self._check_at = now + 1
 
 
 class GivesUpEverybody(ProcessPool):
-    def _check_times(self, now: float) -> None:
-        super()._check_times(now)
-        for member in self._members if any(other.condemned for other in self._members) else ():
-            self._line.signal(member.number, signal.SIGKILL)
+    def _look_around(self, now: float) -> None:
+        super()._look_around(now)
+        for worker in self._life.workers if any(other.condemned for other in self._life.workers) else ():
+            self._line.signal(worker.number, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from run.common import sound
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Left, Outcome
 from asyncsgd.engines.base import Engine, Report
-from asyncsgd.engines.processes import crew as process_crew
+from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.testing import AtRandom, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
 from asyncsgd.testing.faults import job_seed
@@ -80,7 +80,11 @@ class Killing(Watched):
     mark: str = ""
 
     def start(self, task: Any, work: Any, x: Any) -> WatchedPool:
-        crew = KillingPool(self.inner.start(task, work, x), x)
+        pool = self.inner.start(task, work, x)
+        assert isinstance(pool, ProcessPool)
+        # A machine that lets a worker wait for seconds makes it miss one time-out after another: no reason to end.
+        pool._life.rules = replace(pool._life.rules, deaths_in_a_row=10**9)
+        crew = KillingPool(pool, x)
         crew.prepare(Path(task.folder), self.mark)
         crews.append(crew)
         return crew
@@ -105,8 +109,6 @@ crews: list[KillingPool] = []
 def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, task: Any, iterations: int) -> None:
     mark = secrets.token_hex(12)
     monkeypatch.setenv("ASYNCSGD_TEST_MARK", mark)
-    # A machine that lets a worker wait for seconds makes it miss one time-out after another, which is no reason to end.
-    monkeypatch.setattr(process_crew, "DEATHS_IN_A_ROW", 10**9)
     crews.clear()
     iterations *= LONGER
     faulty = FaultyTask(task, AtRandom(CHANCES), tmp_path)
