@@ -101,7 +101,7 @@ class Attendance:
 class Stage(Enum):
     """How far a worker has come."""
 
-    ABSENT = "is not started"
+    ABSENT = "waits to be started"
     WAITING = "waits for room on a node"
     LOADING = "loads the task"
     READY = "computes"
@@ -110,11 +110,11 @@ class Stage(Enum):
     def plural(self) -> str:
         """The same words for several workers.
 
-        >>> Stage.ABSENT.plural, Stage.LOADING.plural
-        ('are not started', 'load the task')
+        >>> Stage.LOADING.plural
+        'load the task'
         """
         verb, _, rest = self.value.partition(" ")
-        return f"{'are' if verb == 'is' else verb.removesuffix('s')} {rest}".strip()
+        return f"{verb.removesuffix('s')} {rest}".strip()
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,6 @@ class Worker:
         self.heard = 0.0  # when it last answered anything
         self.asked = False  # whether it is there, and has not answered
         self.deaths = 0  # in a row, without an answer to a job in between
-        self.lives = 0  # how often it has died
         self.reason = ""  # of its last death
         self.condemned = ""  # why the engine is killing it
         self.start_at = 0.0  # not before
@@ -331,7 +330,6 @@ class Lifecycle(Attendance):
         self._disown(it)
         it.sent.clear()
         it.stage, it.asked, it.last_used = Stage.ABSENT, False, -1
-        it.lives += 1
         it.reason, it.condemned = it.condemned or reason, ""
         if worker in self.retired:
             return False
