@@ -19,8 +19,6 @@ class WorkerHandle:
     def __init__(self, number: int, node: int) -> None:
         self.number, self.node = number, node
         self.online = True
-        self.present = False  # the server has been told that it joined, and not that it left
-        self.retired = False
         self.left_at = 0.0
         self.doubtful = False  # it left because a reply said so, and nobody has looked since
         self.current: Letter | None = None  # sent, no reply yet
@@ -50,8 +48,8 @@ class WorkerHandle:
             self.waiting = deque(other for other in self.waiting if other is not letter)
 
     def leave(self, now: float) -> None:
-        """The server is told that it left: whatever it had is over."""
-        self.present, self.left_at = False, now
+        """It is left out or gone: what it had is over."""
+        self.left_at = now
         for letter in (self.current, *self.waiting):
             if letter is not None and letter.kind == "train":
                 letter.wanted = False
