@@ -190,7 +190,7 @@ class World:
         given_up = not silent and twin.deaths >= self.rules.deaths_in_a_row
         if given_up:
             twin.add("given up", self.now)
-        if given_up and (not self.rules.go_on_without or all(other.retired for other in self.twins)):
+        if given_up and (not self.rules.continue_without or all(other.retired for other in self.twins)):
             with pytest.raises(EngineError, match=rf"worker {worker}"):
                 self.life.died(worker, "was killed by SIGSEGV", self.now)
             self.ended = True

@@ -33,8 +33,10 @@ HOW = ("done", "done", "done", "rejected", "failed", "stopped")
 RULES = {
     "processes": Rules(job_timeout=5.0, start_timeout=20.0, deaths_in_a_row=3),
     "patient": Rules(start_timeout=20.0, deaths_in_a_row=10**9),
-    "ray": Rules(job_timeout=5.0, start_timeout=20.0, deaths_in_a_row=3, go_on_without=True, backoff=True, silence=2.0),
-    "kept state": Rules(ahead=1, deaths_in_a_row=10**9, go_on_without=True, backoff=True, silence=2.0),
+    "ray": Rules(
+        job_timeout=5.0, start_timeout=20.0, deaths_in_a_row=3, continue_without=True, backoff=True, silence=2.0
+    ),
+    "kept state": Rules(ahead=1, deaths_in_a_row=10**9, continue_without=True, backoff=True, silence=2.0),
 }
 
 
@@ -241,14 +243,14 @@ def test_somebody_was_there_until_he_died() -> None:
 
 
 def test_who_dies_too_often_is_named_with_the_reason() -> None:
-    life = Lifecycle(2, Rules(deaths_in_a_row=2, go_on_without=True))
+    life = Lifecycle(2, Rules(deaths_in_a_row=2, continue_without=True))
     for _ in range(2):
         life.died(0, "was killed by SIGSEGV", 0.0)
     assert life.take() == [
         Died(0, "was killed by SIGSEGV"),
         Died(
             0,
-            "was killed by SIGSEGV; it has died 2 times in a row without finishing a job: the run goes on without it",
+            "was killed by SIGSEGV; it has died 2 times in a row without finishing a job: the run continues without it",
         ),
     ]
     assert life.retired == {0}

@@ -54,7 +54,7 @@ class Note:
 
 
 Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note
-"""What a crew can say in ``poll``: events for the server, and what only the loop has to know."""
+"""What a pool can report in ``poll``: events for the server, and what only the loop has to know."""
 
 
 class WorkerPool(ABC):
@@ -68,7 +68,7 @@ class WorkerPool(ABC):
     def allocate(self, n: int) -> Vector:
         """The next buffer for points, numbered 0, 1, ... as `Assign.slot` counts, where workers can read it.
 
-        ``dtype`` is that of the model the crew was started with. Without shared memory any buffer will do.
+        ``dtype`` is that of the model the pool was started with. Without shared memory any buffer will do.
         """
         return np.empty(n, self.dtype)
 

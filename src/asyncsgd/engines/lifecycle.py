@@ -21,7 +21,7 @@ from asyncsgd.engines.base import Died, Report
 class Attendance:
     """Which workers the server believes to be there, and the next list of reports for it.
 
-    ``present`` holds the workers that the server was told have joined and was not told have left.
+    ``present`` holds every worker whose last report was ``Joined`` and not ``Left``.
 
     A worker that left must not join again within the same list. The server handles a list report by report, and the
     engine executes the commands at once: a job that the server assigned before it read ``Left`` would otherwise count
@@ -130,8 +130,8 @@ class Rules:
     became of the job before it (error feedback, any other state that stays on the worker)."""
     deaths_in_a_row: int = 5
     """A worker that dies this often without an answer in between is given up."""
-    go_on_without: bool = False
-    """Whether the run goes on without a worker that was given up. If not, the run ends."""
+    continue_without: bool = False
+    """Whether the run continues without a worker that was given up. If not, the run ends."""
     backoff: bool = False
     """Whether the second death in a row, and every one after it, delays the replacement by 1, 2, 4, ... seconds."""
     silence: float = math.inf
@@ -336,11 +336,11 @@ class Lifecycle(Attendance):
         it.deaths += 1
         given_up = it.deaths >= self.rules.deaths_in_a_row
         words = f"died {it.deaths} times in a row without finishing a job"
-        suffix = f"; it has {words}: the run goes on without it" if given_up and self.rules.go_on_without else ""
+        suffix = f"; it has {words}: the run continues without it" if given_up and self.rules.continue_without else ""
         self.report(Died(worker, it.reason + suffix))
         self.went(worker)
         if given_up:
-            if not self.rules.go_on_without:
+            if not self.rules.continue_without:
                 fix = "if memory ran out, use fewer workers or a smaller batch"
                 raise EngineError(f"worker {worker} {words}: at last it {it.reason}; {fix}")
             self.retire(worker)

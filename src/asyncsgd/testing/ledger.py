@@ -37,7 +37,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------ what it is told
 
     def executed(self, command: Command) -> None:
-        """The crew was given a command."""
+        """The pool was given a command."""
         job = command.job
         if isinstance(command, Assign):
             self.worker[job.id] = job.worker
@@ -49,7 +49,7 @@ class Ledger:
             self._end(job.id, "cancelled")
 
     def retire(self, worker: int) -> None:
-        """The crew is to do without this worker."""
+        """The pool is to do without this worker."""
         self.retired.add(worker)
         self.present.discard(worker)
         for job in self.queues.pop(worker, []):
@@ -65,7 +65,7 @@ class Ledger:
         self._held.clear()
 
     def reported(self, reports: Sequence[Report]) -> None:
-        """The crew has reported this list."""
+        """The pool has reported this list."""
         left: set[int] = set()
         for place, report in enumerate(reports):
             match report:
@@ -149,7 +149,7 @@ def _sum(update: Any) -> int:
 
 
 class WatchedPool(WorkerPool):
-    """A crew with a ledger beside it."""
+    """A pool with a ledger beside it."""
 
     def __init__(self, crew: WorkerPool, x: Vector) -> None:
         self._crew, self.dtype = crew, x.dtype
@@ -181,7 +181,7 @@ class WatchedPool(WorkerPool):
 
 @dataclass(frozen=True)
 class Watched(Engine):
-    """An engine whose crews are watched; a `BadEngine` says what one of them did wrong."""
+    """An engine whose pools are watched; a `BadEngine` says what one of them did wrong."""
 
     inner: Engine
 

@@ -52,7 +52,7 @@ class RayPool(WorkerPool):
             job_timeout=engine.job_timeout,
             start_timeout=engine.start_timeout,
             ahead=ahead,
-            go_on_without=True,
+            continue_without=True,
             backoff=True,  # after a second death its node may be dying, and Ray does not know yet
             silence=SILENCE,
         )
