@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from engines.inline import ABILITIES, Inline, InlineCrew
+from engines.inline import ABILITIES, Inline, InlinePool
 
 from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Joined, Left, Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines import Processes
-from asyncsgd.engines.base import Crew, Engine, Failed, Report
-from asyncsgd.engines.processes.crew import ProcessCrew
-from asyncsgd.engines.processes.member import AHEAD, Member
+from asyncsgd.engines.base import Engine, Failed, Report, WorkerPool
+from asyncsgd.engines.processes.crew import ProcessPool
+from asyncsgd.engines.processes.member import AHEAD, WorkerHandle
 from asyncsgd.engines.processes.messages import JOB
 from asyncsgd.tasks.base import Task
 from asyncsgd.testing import Abilities, BadEngine, check_engine
@@ -25,28 +25,28 @@ from asyncsgd.testing import Abilities, BadEngine, check_engine
 # ---------------------------------------------------------------------------------------------- without processes
 
 
-class ReportsTwice(InlineCrew):
+class ReportsTwice(InlinePool):
     def poll(self, timeout: float) -> list[Report]:
         reports = super().poll(timeout)
         return [*reports, *(report for report in reports if isinstance(report, Arrived) and report.job == 3)]
 
 
-class Reorders(InlineCrew):
+class Reorders(InlinePool):
     def poll(self, timeout: float) -> list[Report]:
         return super().poll(timeout)[::-1]
 
 
-class LosesAJob(InlineCrew):
+class LosesAJob(InlinePool):
     def poll(self, timeout: float) -> list[Report]:
         return [report for report in super().poll(timeout) if getattr(report, "job", 0) != 2]
 
 
-class LosesTheLastJob(InlineCrew):
+class LosesTheLastJob(InlinePool):
     def poll(self, timeout: float) -> list[Report]:
         return [report for report in super().poll(timeout) if getattr(report, "job", 0) != 19]
 
 
-class OverwritesAnUpdate(InlineCrew):
+class OverwritesAnUpdate(InlinePool):
     out: Vector | None = None
 
     def compute(self, assign: Assign) -> Report:
@@ -67,13 +67,13 @@ class OverwritesAnUpdate(InlineCrew):
             self.out[:] = 7
 
 
-class NamesAnotherWorker(InlineCrew):
+class NamesAnotherWorker(InlinePool):
     def compute(self, assign: Assign) -> Report:
         report = super().compute(assign)
         return replace(report, worker=0) if isinstance(report, Arrived) else report
 
 
-class ComputesAtTheNewestPoint(InlineCrew):
+class ComputesAtTheNewestPoint(InlinePool):
     newest: Vector
 
     def execute(self, command: Command) -> None:
@@ -85,12 +85,12 @@ class ComputesAtTheNewestPoint(InlineCrew):
         return super().compute(replace(assign, point=self.newest))
 
 
-class DrawsAnotherSeed(InlineCrew):
+class DrawsAnotherSeed(InlinePool):
     def compute(self, assign: Assign) -> Report:
         return super().compute(replace(assign, job=replace(assign.job, seed=assign.job.seed ^ 1)))
 
 
-class ChecksNothing(InlineCrew):
+class ChecksNothing(InlinePool):
     def compute(self, assign: Assign) -> Report:
         job = assign.job
         try:
@@ -99,24 +99,24 @@ class ChecksNothing(InlineCrew):
             return super().compute(assign)
 
 
-class TellsNoTraceback(InlineCrew):
+class TellsNoTraceback(InlinePool):
     def compute(self, assign: Assign) -> Report:
         report = super().compute(assign)
         return replace(report, error="it failed") if isinstance(report, Failed) else report
 
 
-class ReportsRetired(InlineCrew):
+class ReportsRetired(InlinePool):
     def retire(self, worker: int) -> None:
         pass
 
 
-class TakesJobsForTheAbsent(InlineCrew):
+class TakesJobsForTheAbsent(InlinePool):
     def execute(self, command: Command) -> None:
         self.here.add(command.job.worker)
         super().execute(command)
 
 
-class JoinsTwice(InlineCrew):
+class JoinsTwice(InlinePool):
     said = False
 
     def poll(self, timeout: float) -> list[Report]:
@@ -127,7 +127,7 @@ class JoinsTwice(InlineCrew):
         return reports
 
 
-class IgnoresCancel(InlineCrew):
+class IgnoresCancel(InlinePool):
     def execute(self, command: Command) -> None:
         if isinstance(command, Assign):
             super().execute(command)
@@ -136,44 +136,41 @@ class IgnoresCancel(InlineCrew):
 # ---------------------------------------------------------------------------------------------- with processes
 
 
-class PlacesInTurn(ProcessCrew):
+class PlacesInTurn(ProcessPool):
     """A worker's two places for updates are used in turn, whether or not the next one is free."""
 
-    def _send(self, member: Member) -> None:
-        while member.waiting and member.free and member.ready:
-            job, slot = member.waiting.popleft()
-            member.free.pop()
-            turn = getattr(member, "turn", 0)
-            place = member.places[turn]
-            member.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
-            if not member.sent:
-                member.since = time.monotonic()
-            member.sent[job.id] = place
-            os.write(member.inbox, JOB.pack(job.id, job.seed, slot, place))
+    def _send(self, handle: WorkerHandle) -> None:
+        while handle.free and (assign := self._life.peek(handle.number)) is not None:
+            handle.free.pop()
+            turn = getattr(handle, "turn", 0)
+            place = handle.places[turn]
+            handle.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
+            self._life.sent(handle.number, place, time.monotonic())
+            os.write(handle.inbox, JOB.pack(assign.job.id, assign.job.seed, assign.slot, place))
 
 
-class ForgetsLeft(ProcessCrew):
+class ForgetsLeft(ProcessPool):
     def poll(self, timeout: float) -> list[Report]:
         return [report for report in super().poll(timeout) if not isinstance(report, Left)]
 
 
-class ReplacesNobody(ProcessCrew):
-    def _fork(self, member: Member) -> None:
-        if not member.deaths:
-            super()._fork(member)
+class ReplacesNobody(ProcessPool):
+    def _fork(self, handle: WorkerHandle) -> None:
+        if not self._life.workers[handle.number].deaths:
+            super()._fork(handle)
 
 
-class KeepsJobsOfTheDead(ProcessCrew):
+class KeepsJobsOfTheDead(ProcessPool):
     """A job that was assigned before the server heard of the death is computed by the one that comes after."""
 
     def execute(self, command: Command) -> None:
-        member = self._members[command.job.worker]
-        present, member.present = member.present, True
+        present = self._life.present.copy()
+        self._life.present.add(command.job.worker)
         super().execute(command)
-        member.present = present
+        self._life.present = present
 
 
-class LeavesAndJoinsAtOnce(ProcessCrew):
+class LeavesAndJoinsAtOnce(ProcessPool):
     """What was lost with a worker and what it is given anew cannot be told apart."""
 
     held: tuple[Report, ...] = ()
@@ -186,22 +183,22 @@ class LeavesAndJoinsAtOnce(ProcessCrew):
         return [] if self.held else reports
 
 
-class StopsNothing(ProcessCrew):
+class StopsNothing(ProcessPool):
     def execute(self, command: Command) -> None:
         if isinstance(command, Cancel):
-            self._live.pop(command.job.id, None)
+            self._life.cancel(command)
         else:
             super().execute(command)
 
 
-class LeavesProcesses(ProcessCrew):
-    left: list[ProcessCrew] = []  # noqa: RUF012 - for the test to clean up
+class LeavesProcesses(ProcessPool):
+    left: list[ProcessPool] = []  # noqa: RUF012 - for the test to clean up
 
     def close(self) -> None:
         self.left.append(self)
 
 
-class ClosesOnce(ProcessCrew):
+class ClosesOnce(ProcessPool):
     closed = False
 
     def close(self) -> None:
@@ -211,23 +208,23 @@ class ClosesOnce(ProcessCrew):
         super().close()
 
 
-class NeverGivesUp(ProcessCrew):
-    def _check_times(self, now: float) -> None:
+class NeverGivesUp(ProcessPool):
+    def _look_around(self, now: float) -> None:
         self._check_at = now + 1
 
 
-class GivesUpEverybody(ProcessCrew):
-    def _check_times(self, now: float) -> None:
-        super()._check_times(now)
-        for member in self._members if any(other.condemned for other in self._members) else ():
-            self._line.signal(member.number, signal.SIGKILL)
+class GivesUpEverybody(ProcessPool):
+    def _look_around(self, now: float) -> None:
+        super()._look_around(now)
+        for worker in self._life.workers if any(other.condemned for other in self._life.workers) else ():
+            self._line.signal(worker.number, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class BrokenProcesses(Processes):
-    kind: type[ProcessCrew] = ProcessCrew
+    kind: type[ProcessPool] = ProcessPool
 
-    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         return self.kind(self, task, work, x)
 
 
@@ -241,7 +238,7 @@ class Bug:
     ``tries``: how often it may be played until it is seen. Whether a race is lost is up to the machine.
     """
 
-    kind: type[Crew]
+    kind: type[WorkerPool]
     scenario: str
     words: str
     tries: int = 1
@@ -260,12 +257,12 @@ class Bug:
 
     @property
     def abilities(self) -> Abilities:
-        return ABILITIES if issubclass(self.kind, InlineCrew) else Abilities()
+        return ABILITIES if issubclass(self.kind, InlinePool) else Abilities()
 
     def make(self, workers: int, **options: Any) -> Engine:
-        if issubclass(self.kind, InlineCrew):
+        if issubclass(self.kind, InlinePool):
             return Inline(workers, self.kind)
-        assert issubclass(self.kind, ProcessCrew)
+        assert issubclass(self.kind, ProcessPool)
         return BrokenProcesses(workers, threads_each=1, kind=self.kind, **options)
 
 

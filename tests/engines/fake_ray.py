@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Assign, Job
+from asyncsgd.core.events import Assign, Cancel, Job
+from asyncsgd.engines.job import Kind
+from asyncsgd.engines.lifecycle import Lifecycle, Rules
 from asyncsgd.engines.ray import Group
-from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.desk import Desk
-from asyncsgd.engines.ray.member import AHEAD, Member, Stage
+from asyncsgd.engines.ray.member import AHEAD, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 
 N = 1000
@@ -60,15 +61,20 @@ class Office:
     ray: FakeRay
     post: Post
     desk: Desk
-    members: list[Member]
-    jobs: int = 0
+    members: list[WorkerHandle]
+    life: Lifecycle
+    jobs: list[Job] = field(default_factory=list)
 
     def give(self, worker: int, slot: int, version: int | None = None) -> int:
         point = np.full(N, float(slot))
-        job = Job(self.jobs, worker, 0, slot if version is None else version, 0, seed=100 + self.jobs)
-        self.jobs += 1
+        number = len(self.jobs)
+        job = Job(number, worker, 0, slot if version is None else version, 0, seed=100 + number)
+        self.jobs.append(job)
         self.desk.assign(self.members[worker], Assign(job, point, slot))
         return job.id
+
+    def cancel(self, job: int) -> None:
+        self.desk.cancel(Cancel(self.jobs[job]))
 
     def finish(self, call: int, kind: Kind = Kind.DONE, answer: Any = None) -> None:
         update = np.full(N, float(call)) if answer is None else answer
@@ -88,12 +94,16 @@ def office(workers: int = 2, vectors: float = 100.0, transport: str | None = Non
     ray = FakeRay()
     mail = Post(N, np.float64, halved=transport is not None)
     mail.open(ray, vectors * BYTES)
-    desk = Desk(mail, transport)
+    ahead = AHEAD if transport is None else 1
+    life = Lifecycle(workers, Rules(ahead=ahead))
+    desk = Desk(mail, life, transport)
     desk.open(ray)
-    members = [Member(number, Group(1), AHEAD if transport is None else 1) for number in range(workers)]
+    members = [WorkerHandle(number, Group(1), ahead) for number in range(workers)]
+    life.open()
     for member in members:
-        member.stage, member.compute, member.present = Stage.READY, ray, True
-    return Office(ray, mail, desk, members)
+        member.compute = ray
+        life.ready(member.number, 0.0)
+    return Office(ray, mail, desk, members, life)
 
 
 def packed(value: float) -> tuple[Any, int]:

@@ -13,14 +13,14 @@ from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Vector
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Engine, Failed, Rejected, Report
+from asyncsgd.engines.base import Engine, Failed, Rejected, Report, WorkerPool
 from asyncsgd.tasks.base import Task
 from asyncsgd.testing import Abilities
 
 ABILITIES = Abilities(replaces=False, times_out=False, stops=False, cleans_up=True, other_processes=False)
 
 
-class InlineCrew(Crew):
+class InlinePool(WorkerPool):
     def __init__(self, workers: int, task: Task, work: Work, x: Vector) -> None:
         self.task, self.work, self.x, self.dtype = task, work, x, x.dtype
         self.here: set[int] = set()
@@ -60,7 +60,7 @@ class InlineCrew(Crew):
         self.jobs.clear()
 
 
-class UncheckedCrew(InlineCrew):
+class UncheckedPool(InlinePool):
     """Hands over whatever comes, and leaves the checking to the server."""
 
     def compute(self, assign: Assign) -> Report:
@@ -76,9 +76,9 @@ class UncheckedCrew(InlineCrew):
 
 @dataclass(frozen=True)
 class Inline(Engine):
-    kind: type[InlineCrew] = InlineCrew
+    kind: type[InlinePool] = InlinePool
 
-    def start(self, task: Task, work: Work, x: Vector) -> InlineCrew:
+    def start(self, task: Task, work: Work, x: Vector) -> InlinePool:
         return self.kind(self.workers, task, work, x)
 
     def describe(self) -> dict[str, Any]:

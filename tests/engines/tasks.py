@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from asyncsgd.core.errors import Stopped
 from asyncsgd.core.events import Vector
 from asyncsgd.engines.processes import worker as module
 from asyncsgd.testing.bench import Bowl
@@ -31,6 +32,15 @@ class Awkward(Bowl):
 
             module.write_note = slowly
             raise RuntimeError
+        return super().update(x, worker, seed)
+
+
+class Quitting(Bowl):
+    """Job 0 raises what only the engine should."""
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        if seed == job_seed(0, 0):
+            raise Stopped
         return super().update(x, worker, seed)
 
 

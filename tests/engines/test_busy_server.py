@@ -12,7 +12,7 @@ from engines.subject import GUARD
 
 from asyncsgd.engines import Died, processes
 from asyncsgd.engines.processes import crew as module
-from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.testing import Abilities
 from asyncsgd.testing.bench import Setting
 
@@ -35,7 +35,7 @@ def test_answers_count_before_the_clock(tmp_path: Path, monkeypatch: pytest.Monk
         bench.until_all_there()
         [job] = bench.give(0, 1)
         inner = bench.crew._crew
-        assert isinstance(inner, ProcessCrew)
+        assert isinstance(inner, ProcessPool)
         assert select.select([inner._outbox], [], [], GUARD)[0]  # the worker is done, and nobody has looked
         monkeypatch.setattr(module, "time", LaterClock())
         bench.until_ended([job])

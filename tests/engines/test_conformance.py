@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from engines.bugs import BUGS, LeavesProcesses
-from engines.inline import ABILITIES, Inline, InlineCrew, UncheckedCrew
+from engines.inline import ABILITIES, Inline, InlinePool, UncheckedPool
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
@@ -22,8 +22,8 @@ def test_processes(scenario: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [InlineCrew, UncheckedCrew])
-def test_an_engine_of_few_abilities(kind: type[InlineCrew]) -> None:
+@pytest.mark.parametrize("kind", [InlinePool, UncheckedPool])
+def test_an_engine_of_few_abilities(kind: type[InlinePool]) -> None:
     """What it cannot do is not asked of it; the rest is. The server may check updates in the engine's place."""
     check_engine(partial(Inline, kind=kind), abilities=ABILITIES)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engines.subject import GUARD
-from engines.tasks import Awkward, Spinning
+from engines.tasks import Awkward, Quitting, Spinning
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
@@ -21,7 +21,7 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError, Failed, processes
 from asyncsgd.engines.base import Engine
-from asyncsgd.engines.processes.crew import ProcessCrew
+from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.engines.processes.member import explain
 from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
@@ -35,13 +35,13 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(processes, Abilities(), GUARD, tmp_path)
 
 
-def inner(bench: Bench) -> ProcessCrew:
+def inner(bench: Bench) -> ProcessPool:
     crew = bench.crew._crew
-    assert isinstance(crew, ProcessCrew)
+    assert isinstance(crew, ProcessPool)
     return crew
 
 
-def nursery(crew: ProcessCrew) -> int:
+def nursery(crew: ProcessPool) -> int:
     return crew._line._process.pid
 
 
@@ -193,6 +193,15 @@ def test_a_cancel_in_the_middle_of_an_error_does_not_kill(setting: Setting) -> N
         bench.until_ended([1])
         bench.expect(1, "arrived")
         assert not any(isinstance(report, Died | Left | Failed) for report in bench.reports)
+
+
+def test_a_task_that_stops_itself_loses_the_job(setting: Setting) -> None:
+    """Every job ends once, also one that was not cancelled and says that it was."""
+    with setting.bench(1, task=Quitting()) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 2))
+        bench.expect(0, "lost")
+        bench.expect(1, "arrived")
 
 
 def test_two_errors_have_their_own_words(setting: Setting) -> None:

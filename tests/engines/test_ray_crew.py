@@ -15,10 +15,10 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Left
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray import crew as crew_module
 from asyncsgd.engines.ray import desk as desk_module
-from asyncsgd.engines.ray.actor import Kind
-from asyncsgd.engines.ray.crew import RayCrew
+from asyncsgd.engines.ray.crew import RayPool
 from asyncsgd.testing.bench import Bowl
 
 
@@ -84,14 +84,14 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return here
 
 
-def started(workers: int, **options: Any) -> RayCrew:
+def started(workers: int, **options: Any) -> RayPool:
     task = Bowl()
     crew = asgd.engines.ray(workers, **options).start(task, Gradient(), task.initial())
-    assert isinstance(crew, RayCrew)
+    assert isinstance(crew, RayPool)
     return crew
 
 
-def give(crew: RayCrew, job: int, worker: int) -> None:
+def give(crew: RayPool, job: int, worker: int) -> None:
     crew.execute(Assign(Job(job, worker, 0, 0, 0, seed=job), np.ones(100), 0))
 
 

@@ -10,8 +10,8 @@ from engines.fake_ray import Gone, Office, office, packed
 
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines import Failed, Rejected
+from asyncsgd.engines.job import Kind
 from asyncsgd.engines.ray import post
-from asyncsgd.engines.ray.actor import Kind
 from asyncsgd.engines.ray.desk import AT_ONCE
 from asyncsgd.engines.ray.member import Call
 
@@ -79,7 +79,7 @@ def test_the_error_of_a_dead_worker_comes_once() -> None:
 def test_a_cancelled_job_is_not_reported_and_the_next_is() -> None:
     here = office()
     unwanted, wanted = here.give(0, 0), here.give(0, 1)
-    here.desk.cancel(here.members[0], unwanted)
+    here.cancel(unwanted)
     for call in (0, 1):
         here.finish(call)
     assert [report.job for report in here.reports()] == [wanted]
@@ -100,11 +100,11 @@ def test_a_job_says_what_became_of_the_one_before() -> None:
     def play(kind: Kind = Kind.DONE, *, cancel: str = "") -> None:
         job = here.give(0, next(slots))
         if cancel == "before":
-            here.desk.cancel(here.members[0], job)
+            here.cancel(job)
         here.finish(len(here.ray.called) - 1, kind, packed(1.5) if kind is Kind.DONE else "words")
         here.reports()
         if cancel == "after":  # another report of the same poll had it cancelled
-            here.desk.cancel(here.members[0], job)
+            here.cancel(job)
         here.desk.make_room()
 
     play()
@@ -137,7 +137,7 @@ def test_updates_of_16_bits_stay_until_the_next_poll() -> None:
 def test_a_ping_is_no_job() -> None:
     here = office()
     here.desk.note(Call(here.members[0], "ping"), "call 0")
-    assert here.members[0].first == -1
+    assert here.life.workers[0].first == -1
     here.ray.answers["call 0"] = None
     [(call, answer)] = list(here.desk.answers(0.0))
     assert (call.method, answer) == ("ping", None)

@@ -16,9 +16,10 @@ from engines.inline import Inline
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.engines import EngineError, Group, ray
+from asyncsgd.engines.lifecycle import Lifecycle, Rules, Stage
 from asyncsgd.engines.ray import cluster
 from asyncsgd.engines.ray.actor import Terms, Worker
-from asyncsgd.engines.ray.member import Member, Stage
+from asyncsgd.engines.ray.member import WorkerHandle
 from asyncsgd.engines.ray.watchman import living, naming, orphans
 from asyncsgd.engines.ray.words import explain, missing
 from asyncsgd.run.named import named_engine
@@ -170,11 +171,13 @@ killed."""
 
 
 def test_who_is_missing() -> None:
-    members = [Member(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
-    members[0].present, members[0].stage = True, Stage.READY
-    members[3].stage = Stage.LOADING
-    members[3].reason = "cannot load the task:\nTraceback\n  ...\nModuleNotFoundError: No module named 'mine'\n"
-    said = missing(members, 4, 119.8, "2 nodes with 1 of 8 CPU free")
+    members = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
+    life = Lifecycle(4, Rules())
+    for number in range(4):
+        life.started(number, 0.0, Stage.WAITING if number in (1, 2) else Stage.LOADING)
+    life.ready(0, 0.0)
+    life.workers[3].reason = "cannot load the task:\nTraceback\n  ...\nModuleNotFoundError: No module named 'mine'\n"
+    said = missing(members, life, 4, 119.8, "2 nodes with 1 of 8 CPU free")
     assert said.startswith(
         "1 of the 4 workers that the run needs were there after 120 s: workers 1, 2 wait for room on a node; worker 3 "
         "loads the task. Worker 3 cannot load the task: ModuleNotFoundError: No module named 'mine'. Ray was asked for "

@@ -41,7 +41,7 @@ def test_a_slot_may_hold_another_version_once_its_jobs_have_ended() -> None:
     here.finish(0)
     assert [report.job for report in here.reports()] == [0]
     here.desk.make_room()
-    here.desk.cancel(here.members[1], cancelled)  # it still runs, and reads the old object
+    here.cancel(cancelled)  # it still runs, and reads the old object
     here.give(0, slot=3, version=4)
     assert here.ray.puts == [3.0, 3.0]
     assert here.points[-1] == "object 2"
@@ -199,7 +199,7 @@ def test_room_that_a_cancelled_job_leaves_is_used_at_once() -> None:
     here = office(workers=2, vectors=3.0)
     unwanted = here.give(0, slot=0)
     here.give(1, slot=1)
-    here.desk.cancel(here.members[0], unwanted)
+    here.cancel(unwanted)
     here.finish(0)
     assert here.reports() == []
     assert here.ray.puts == [0.0, 1.0]

@@ -15,7 +15,7 @@ from flwr.app import Error, Message
 
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.engines.flower import Clients, Flower
 from asyncsgd.engines.flower.layout import Layout
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
@@ -28,7 +28,7 @@ ABILITIES = Abilities(replaces=False, times_out=False, stops=False, cleans_up=Fa
 class Federation(Engine):
     """As many clients, which compute the task's own updates and send these: differences would round."""
 
-    def start(self, task: Any, work: Work, x: Vector) -> Crew:
+    def start(self, task: Any, work: Work, x: Vector) -> WorkerPool:
         def client(worker: int, message: Message) -> Any:
             point = message.content["arrays"]["x"].numpy()
             seed = job_seed(0, int(message.metadata.group_id.removeprefix("job-")))

@@ -13,12 +13,12 @@ from flower.fake import Held, failing, towards
 from flwr.app import Message
 
 from asyncsgd.core.events import Arrived, Left
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 from asyncsgd.engines.flower import Clients
 
 
 def metrics(here: Desk, kind: str) -> list[Any]:
-    return [note.details for note in here.of(Noted, event="client_metrics") if note.details["kind"] == kind]
+    return [note.details for note in here.of(Note, event="client_metrics") if note.details["kind"] == kind]
 
 
 def groups(here: Desk) -> set[str]:
@@ -63,7 +63,7 @@ def test_a_client_that_cannot_evaluate_still_trains() -> None:
     with desk(trains, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
         here.crew.measured(0, MODEL)
         here.until(lambda: metrics(here, "evaluate"), "metrics")
-        [note] = here.of(Noted, event="client_metrics")
+        [note] = here.of(Note, event="client_metrics")
         assert note.message == (
             "clients, model of iteration 0: loss 9 (1 client, 10 examples; 1 failed: ValueError: no data here)"
         )

@@ -12,7 +12,7 @@ from flwr.app import Error
 
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
-from asyncsgd.engines.base import Died, Failed, Noted, Rejected
+from asyncsgd.engines.base import Died, Failed, Note, Rejected
 from asyncsgd.engines.flower import Clients
 
 
@@ -37,7 +37,7 @@ def joined(here: Desk, worker: int) -> int:
 def test_every_error_code_ends_the_job(code: int, kind: type, words: str) -> None:
     with desk(from_superlink(code) if kind is Lost else lambda m: Error(code, "why")) as here:
         report = here.expect(kind, job=here.give(0))
-        said = report.error if kind is Failed else here.of(Noted, event="unanswered")[0].message
+        said = report.error if kind is Failed else here.of(Note, event="unanswered")[0].message
         assert said == words
 
 
@@ -47,7 +47,7 @@ def test_what_only_the_superlink_can_know_is_not_believed_of_a_client(code: int)
         for _ in range(2):
             refused = here.expect(Rejected, job=here.give(0))
             assert refused.reason == f"it sent error {code}, which is the SuperLink's to send"
-        assert here.expect(Noted, event="left_out").details["worker"] == 0
+        assert here.expect(Note, event="left_out").details["worker"] == 0
         assert not here.of(Died)
 
 
@@ -58,7 +58,7 @@ def test_who_is_said_to_be_offline_again_and_again_and_is_not_is_left_out() -> N
         for times in (1, 2):
             here.until(lambda times=times: joined(here, 0) == times, "its return")
             here.give(0)
-        out = here.expect(Noted, event="left_out")
+        out = here.expect(Note, event="left_out")
         assert (out.details["worker"], out.details["reason"]) == (0, "it was said to be offline, and is connected")
 
 
@@ -66,7 +66,7 @@ def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
     with desk(towards(1.0), towards(2.0)) as here:
         del here.grid.clients[next(iter(here.grid.clients))]
         here.expect(Lost, job=here.give(0))
-        [note] = here.of(Noted, event="unanswered")
+        [note] = here.of(Note, event="unanswered")
         assert "the SuperLink did not take it" in note.details["reason"]
 
 
@@ -78,20 +78,20 @@ def test_who_fails_again_and_again_is_left_out_for_a_while() -> None:
     with desk(lambda m: next(mood)(m), towards(2.0), rules=Clients(pause=0.2, max_failures=3)) as here:
         for _ in range(3):
             here.expect(Failed, job=here.give(0))
-        out = here.expect(Noted, event="left_out")
+        out = here.expect(Note, event="left_out")
         assert out.details == {"worker": 0, "pause": 0.2, "reason": "ValueError: no data here"}
         assert "leans towards the data of the other clients" in out.message
         assert here.reports.index(here.expect(Left, worker=0)) > here.reports.index(here.of(Failed)[-1])
         for pause in (0.4, 0.8):
             here.until(lambda: joined(here, 0) > len(here.of(Left)), "its return")
             here.expect(Failed, job=here.give(0))
-            assert here.of(Noted, event="left_out")[-1].details["pause"] == pause
+            assert here.of(Note, event="left_out")[-1].details["pause"] == pause
         here.until(lambda: joined(here, 0) == 4, "its return")
         here.expect(Arrived, job=here.give(0))
         for _ in range(2):
             here.expect(Failed, job=here.give(0))
         here.expect(Arrived, job=here.give(0))
-        assert len(here.of(Noted, event="left_out")) == 3
+        assert len(here.of(Note, event="left_out")) == 3
         [bias] = [note for note in here.crew.finish() if note.event == "bias"]
         assert bias.details == {"left_out": {"0": pytest.approx(0.2 + 0.4 + 0.8)}}
         assert "the model leans towards the data of the others" in bias.message
@@ -111,7 +111,7 @@ def test_if_everybody_fails_the_run_stops_and_says_why() -> None:
     with desk(failing, failing, rules=Clients(max_failures=2, pause=FOREVER)) as here:
         for worker in (0, 1, 0, 1):
             here.give(worker)
-        here.until(lambda: len(here.of(Noted, event="left_out")) == 2, "failures")
+        here.until(lambda: len(here.of(Note, event="left_out")) == 2, "failures")
         with pytest.raises(EngineError, match=r"every client fails, at last client \d: Traceback\n.*; mend the Client"):
             here.crew.poll(0)
 
@@ -137,11 +137,11 @@ def test_a_message_that_cannot_be_made_is_not_flowers_fault() -> None:
 def test_trouble_on_the_way_to_the_superlink_is_said_once_and_survived() -> None:
     with desk(towards(1.0)) as here:
         here.grid.dead = ConnectionError("refused")
-        note = here.expect(Noted, event="trouble")
+        note = here.expect(Note, event="trouble")
         assert note.message == "nobody can say who is connected (ConnectionError: refused); asking again"
         here.grid.dead = None
         here.expect(Arrived, job=here.give(0))
-        assert len(here.of(Noted, event="trouble")) == 1
+        assert len(here.of(Note, event="trouble")) == 1
         assert not here.of(Left)
 
 
@@ -150,7 +150,7 @@ def test_trouble_on_the_way_to_the_superlink_is_said_once_and_survived() -> None
 
 def test_nothing_begins_before_enough_are_there() -> None:
     with desk(towards(1.0), workers=2) as here:
-        here.expect(Noted, event="client")
+        here.expect(Note, event="client")
         for _ in range(10):
             here.reports += here.crew.poll(0.05)
         assert not here.of(Joined)

@@ -20,7 +20,7 @@ import asyncsgd as asgd
 from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Joined, Left
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 from asyncsgd.engines.flower.patience import Patience
 from asyncsgd.flower import Clients, serve
 from asyncsgd.flower.queues import bounded
@@ -111,7 +111,7 @@ def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World
         for _ in range(3):
             here.expect(Arrived, job=here.give(1))
         began, hanging, behind = world.now, here.give(1), here.give(1)
-        note = here.expect(Noted, event="silent")
+        note = here.expect(Note, event="silent")
         assert began + 200 < world.now <= began + 201
         assert note.details == {"worker": 1, "seconds": 200.0, "reason": f"no answer to job {hanging} in 200 s"}
         assert note.message.startswith(f"client 1 is left out until it answers: no answer to job {hanging} in 200 s; ")
@@ -136,7 +136,7 @@ def test_a_late_answer_brings_a_client_back_and_gives_it_more_time(world: World)
         began = world.now
         here.expect(Arrived, job=here.give(1))  # 3000 s are within ten times the median of 20, 500, 500, 500
         assert world.now == pytest.approx(began + 3000)
-        assert len(here.of(Noted, event="silent")) == 1
+        assert len(here.of(Note, event="silent")) == 1
 
 
 def test_who_hangs_from_the_beginning_does_not_hold_the_run(world: World) -> None:
@@ -167,7 +167,7 @@ def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: Worl
         here.until(lambda: joined(here, 1) == 2, "Flower to give it up")
         assert world.now == pytest.approx(began + 1000)
         here.give(1)
-        out = here.expect(Noted, event="left_out")
+        out = here.expect(Note, event="left_out")
         assert (out.details["worker"], out.details["reason"]) == (1, "it did not answer")
         assert here.of(Left) == [Left(1), Left(1)]  # each time it was given up, and not once more
 
@@ -179,7 +179,7 @@ def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> No
     with virtual_desk(world, towards(1.0), towards(2.0)) as here:
         here.expect(Arrived, job=here.give(1))
         here.give(1)
-        here.expect(Noted, event="silent")
+        here.expect(Note, event="silent")
         both = tuple(here.grid.get_nodes())
         world.put(Roll(world.now, both[:1]))
         here.until(lambda: not here.crew._members[1].online, "it to be gone")
@@ -237,7 +237,7 @@ def test_patience_is_checked() -> None:
 
 
 def evaluations(here: Desk) -> list[Any]:
-    return [note for note in here.of(Noted, event="client_metrics") if note.details["kind"] == "evaluate"]
+    return [note for note in here.of(Note, event="client_metrics") if note.details["kind"] == "evaluate"]
 
 
 def test_clients_that_start_slowly_have_not_failed(world: World) -> None:

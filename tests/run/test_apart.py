@@ -4,7 +4,7 @@ import signal
 
 import numpy as np
 import pytest
-from engines.inline import Inline, InlineCrew
+from engines.inline import Inline, InlinePool
 from run.common import train
 
 import asyncsgd as asgd
@@ -15,7 +15,7 @@ from asyncsgd.run.faults import Faults
 from asyncsgd.testing.bench import Bowl
 
 
-class OneDies(InlineCrew):
+class OneDies(InlinePool):
     told = False
 
     def poll(self, timeout):

@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from run.common import sound
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Left, Outcome
 from asyncsgd.engines.base import Engine, Report
-from asyncsgd.engines.processes import crew as process_crew
+from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.testing import AtRandom, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
 from asyncsgd.testing.faults import job_seed
-from asyncsgd.testing.ledger import Watched, WatchedCrew
+from asyncsgd.testing.ledger import Watched, WatchedPool
 
 pytestmark = pytest.mark.processes
 
@@ -46,7 +46,7 @@ def bears(mark: str, process: int) -> bool:
         return False
 
 
-class KillingCrew(WatchedCrew):
+class KillingPool(WatchedPool):
     """Now and then a worker is killed from outside, whatever it does; but only after it has done some work."""
 
     def prepare(self, folder: Path, mark: str) -> None:
@@ -79,14 +79,18 @@ class KillingCrew(WatchedCrew):
 class Killing(Watched):
     mark: str = ""
 
-    def start(self, task: Any, work: Any, x: Any) -> WatchedCrew:
-        crew = KillingCrew(self.inner.start(task, work, x), x)
+    def start(self, task: Any, work: Any, x: Any) -> WatchedPool:
+        pool = self.inner.start(task, work, x)
+        assert isinstance(pool, ProcessPool)
+        # A machine that lets a worker wait for seconds makes it miss one time-out after another: no reason to end.
+        pool._life.rules = replace(pool._life.rules, deaths_in_a_row=10**9)
+        crew = KillingPool(pool, x)
         crew.prepare(Path(task.folder), self.mark)
         crews.append(crew)
         return crew
 
 
-crews: list[KillingCrew] = []
+crews: list[KillingPool] = []
 
 
 @pytest.mark.slow
@@ -105,8 +109,6 @@ crews: list[KillingCrew] = []
 def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, task: Any, iterations: int) -> None:
     mark = secrets.token_hex(12)
     monkeypatch.setenv("ASYNCSGD_TEST_MARK", mark)
-    # A machine that lets a worker wait for seconds makes it miss one time-out after another, which is no reason to end.
-    monkeypatch.setattr(process_crew, "DEATHS_IN_A_ROW", 10**9)
     crews.clear()
     iterations *= LONGER
     faulty = FaultyTask(task, AtRandom(CHANCES), tmp_path)

@@ -1,17 +1,17 @@
 """What an engine notes is written down, also when the run is over in the middle of a list of reports."""
 
-from engines.inline import Inline, InlineCrew
+from engines.inline import Inline, InlinePool
 from run.common import events, train
 
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 
 
-class Talks(InlineCrew):
+class Talks(InlinePool):
     said = 0
 
     def poll(self, timeout):
         Talks.said += 1
-        return [*super().poll(timeout), Noted("remark", {"number": self.said}, None)]
+        return [*super().poll(timeout), Note("remark", {"number": self.said}, None)]
 
 
 def test_nothing_noted_is_lost(tmp_path):

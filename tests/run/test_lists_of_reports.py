@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engines.inline import Inline, InlineCrew, UncheckedCrew
+from engines.inline import Inline, InlinePool, UncheckedPool
 from run.common import METHOD, sound, train
 
 import asyncsgd as asgd
@@ -40,7 +40,7 @@ def test_cancelled_by_the_report_before_its_own(tmp_path: Path, fault: Fault) ->
     sound(run, 60)
 
 
-class Together(InlineCrew):
+class Together(InlinePool):
     """All jobs of a worker come in one list; those of worker 0 are rubbish, then ``second``."""
 
     second: Fault | None = None
@@ -75,7 +75,7 @@ def test_retired_by_the_report_before(tmp_path: Path, second: Fault) -> None:
     sound(run, 60)
 
 
-class DiesOfShame(InlineCrew):
+class DiesOfShame(InlinePool):
     """Whoever sends rubbish dies right after."""
 
     def poll(self, timeout: float) -> list[Report]:
@@ -101,13 +101,13 @@ def test_the_server_checks_what_the_engine_does_not(tmp_path: Path) -> None:
     bad = {3: Fault.NAN, 7: Fault.SHORT, 12: Fault.DTYPE, 20: Fault.NOTHING}
     task = faulty(tmp_path, bad)
     with task.armed():
-        run = train(tmp_path / "run", task=task, engine=Inline(2, UncheckedCrew), limits=asgd.Limits(10**9))
+        run = train(tmp_path / "run", task=task, engine=Inline(2, UncheckedPool), limits=asgd.Limits(10**9))
     assert run.faults.rejected == 4
     assert (run.trace.jobs.outcome[list(bad)] == Outcome.REJECTED).all()
     sound(run, 60)
 
 
-class Repeats(InlineCrew):
+class Repeats(InlinePool):
     """Reports every job twice."""
 
     def poll(self, timeout: float) -> list[Report]:
@@ -121,7 +121,7 @@ def test_a_job_that_is_reported_twice_is_used_once(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_never_given_is_the_engines_fault() -> None:
-    class Invents(InlineCrew):
+    class Invents(InlinePool):
         def compute(self, assign: Assign) -> Report:
             report = super().compute(assign)
             return replace(report, job=report.job + 1000) if isinstance(report, Arrived) else report

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines.inline import Inline, InlineCrew
+from engines.inline import Inline, InlinePool
 from loggers.common import live
 from rich.console import Console
 from run.common import Notes, train
@@ -39,7 +39,7 @@ def told(monkeypatch: pytest.MonkeyPatch, workers: int, seconds: float, look: fl
     """What callbacks hear of a run whose workers take so long, all at once, and that is looked at now and then."""
     clock = Clock()
 
-    class Slow(InlineCrew):
+    class Slow(InlinePool):
         next = clock.now + seconds
 
         def poll(self, timeout: float) -> list[Report]:

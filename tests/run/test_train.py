@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines.inline import Inline, InlineCrew
+from engines.inline import Inline, InlinePool
 from run.common import METHOD, Notes, events, sound, train
 from run.tasks import Exploding, Failing, FarOff, Fickle, Rubbish, Wordy
 
@@ -203,7 +203,7 @@ def test_the_speed_is_not_that_of_a_single_look(monkeypatch: pytest.MonkeyPatch)
     """A job takes a second, and somebody looks far more often."""
     clock = Clock()
 
-    class Slow(InlineCrew):
+    class Slow(InlinePool):
         def poll(self, timeout: float) -> list[Report]:
             clock.now += 0.25
             return super().poll(timeout)[:1] if self.newcomers or clock.now % 1 == 0 else []
@@ -285,8 +285,8 @@ def test_a_method_that_fails_half_way_is_not_saved(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- interrupts
 
 
-def interrupted_at(iteration: int) -> type[InlineCrew]:
-    class Interrupted(InlineCrew):
+def interrupted_at(iteration: int) -> type[InlinePool]:
+    class Interrupted(InlinePool):
         arrived = 0
 
         def poll(self, timeout: float) -> list[Report]:

@@ -36,7 +36,7 @@
     ├── TraceError                        a record that contradicts itself
     │   ├── IdentityViolation             the delays do not add up to the concurrency
     │   └── BadTraceFile                  a file that is not a trace, or a damaged one
-    └── BadEngine                         an engine that breaks the contract of `asyncsgd.engines.Crew`
+    └── BadEngine                         an engine that breaks the contract of `asyncsgd.engines.WorkerPool`
 
     UserWarning
     ├── BiasWarning                       the method favours fast workers, and the data are heterogeneous
@@ -235,7 +235,7 @@ class BadTraceFile(TraceError):
 
 
 class BadEngine(AsyncSGDError):
-    """The engine breaks the contract of `asyncsgd.engines.Crew`; the message begins with the scenario."""
+    """The engine breaks the contract of `asyncsgd.engines.WorkerPool`; the message begins with the scenario."""
 
 
 # ---------------------------------------------------------------------------------------------- warnings

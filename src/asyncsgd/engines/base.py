@@ -1,6 +1,6 @@
 """What an engine is: something that takes the server's commands and reports events. `asyncsgd.run` drives any of them.
 
-An `Engine` is a frozen value that says which workers there shall be; ``start`` gives a `Crew` of live ones.
+An `Engine` is a frozen value that says which workers there shall be; ``start`` gives a `WorkerPool` of live ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class Note:
     """Something for the journal that ends no job: an event, its details, and a line for the user if he should know."""
 
     event: str
@@ -54,11 +54,11 @@ class Noted:
     message: str | None = None
 
 
-Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Noted
-"""What a crew can say in ``poll``: events for the server, and what only the loop has to know."""
+Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note
+"""What a pool can report in ``poll``: events for the server, and what only the loop has to know."""
 
 
-class Crew(ABC):
+class WorkerPool(ABC):
     """Live workers. Every job ends once: arrived, rejected, failed, lost, cancelled, or with its worker as left.
 
     Use it as a context manager; nothing of it is left behind afterwards.
@@ -69,7 +69,7 @@ class Crew(ABC):
     def allocate(self, n: int) -> Vector:
         """The next buffer for points, numbered 0, 1, ... as `Assign.slot` counts, where workers can read it.
 
-        ``dtype`` is that of the model the crew was started with. Without shared memory any buffer will do.
+        ``dtype`` is that of the model the pool was started with. Without shared memory any buffer will do.
         """
         return np.empty(n, self.dtype)
 
@@ -97,7 +97,7 @@ class Crew(ABC):
     def retire(self, worker: int) -> None:
         """Do without this worker from now on. Its jobs are not reported any more, and it is not replaced."""
 
-    def finish(self) -> list[Noted]:
+    def finish(self) -> list[Note]:
         """The run is over, and no job is wanted any more: whatever else there is to say. It may take a while."""
         return []
 
@@ -121,7 +121,7 @@ class Engine(ABC):
     workers: int
 
     @abstractmethod
-    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         """Start the workers. ``x`` is a model like the one they will be sent: its length and dtype count."""
 
     @property

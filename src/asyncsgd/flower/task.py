@@ -19,7 +19,7 @@ from asyncsgd.flower.privacy import Accountant
 from asyncsgd.run.directory import read_config
 
 if TYPE_CHECKING:
-    from asyncsgd.engines.flower.crew import FlowerCrew
+    from asyncsgd.engines.flower.crew import FlowerPool
 
 Evaluate = Callable[[int, Any], Mapping[str, Any] | None]
 """``evaluate(iteration, arrays)``, like the ``evaluate_fn`` of Flower's strategies."""
@@ -46,12 +46,12 @@ class FlowerTask:
         self._evaluate, self._accountant = evaluate, accountant
         self._stand_in = stand_in
         self.heterogeneous, self.notes = heterogeneous, notes
-        self.crew: FlowerCrew | None = None
+        self.crew: FlowerPool | None = None
         self._names: set[str] | None = None
         self._last = 0
         self._epsilon: float | None = None
 
-    def bind(self, crew: FlowerCrew) -> None:
+    def bind(self, crew: FlowerPool) -> None:
         """The engine says whom to tell of evaluations."""
         self.crew = crew
 

@@ -12,7 +12,7 @@ from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFaile
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
+from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Hooks
 from asyncsgd.run.checkpoint import Checkpoint
@@ -81,7 +81,7 @@ class Loop:
                 self._record.note(complaint)
         return checkpoint
 
-    def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
+    def _begin(self, crew: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
         package = b"" if self._files is None else configuration.package(request.task, request.method)
         fast = ready(crew.dtype)
@@ -105,7 +105,7 @@ class Loop:
         self._reseed(noise)
         record.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
 
-    def _resume(self, crew: Crew, files: RunDirectory, noise: int | None) -> None:
+    def _resume(self, crew: WorkerPool, files: RunDirectory, noise: int | None) -> None:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         record.troubles.load(configuration.journal(files.path))
@@ -126,11 +126,11 @@ class Loop:
             if self._files is not None:
                 remember_noise(self._files.path, self._server.iteration, noise)
 
-    def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
+    def _loop(self, crew: WorkerPool, interrupts: Interrupts) -> None:
         self._record.begin()
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
-                if isinstance(report, Noted) or not self._over():  # what was noted is not said again
+                if isinstance(report, Note) or not self._over():  # what was noted is not said again
                     self._take(crew, report)
             self._record.tick()
 
@@ -140,7 +140,7 @@ class Loop:
         ended = reached or record.diverged is not None or record.control.reason is not None
         return ended or self._server.iteration >= self._request.iterations
 
-    def _settle(self, crew: Crew, interrupts: Interrupts) -> None:
+    def _settle(self, crew: WorkerPool, interrupts: Interrupts) -> None:
         """The end is measured and written down, whatever ended it."""
         record, background = self._record, self._request.evaluation.background
         if background or record.should_stop():
@@ -207,7 +207,7 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ one report
 
-    def _take(self, crew: Crew, report: Report) -> None:
+    def _take(self, crew: WorkerPool, report: Report) -> None:
         record = self._record
         match report:
             case Arrived():
@@ -224,7 +224,7 @@ class Loop:
                 record.troubles.died()
                 record.worker(worker, "died", reason=reason)
                 record.note(f"worker {worker} {reason}")
-            case Noted(event=event, details=details, message=message):
+            case Note(event=event, details=details, message=message):
                 record.journal(event, **details)
                 if message is not None:
                     record.note(message)
@@ -236,7 +236,7 @@ class Loop:
                 record.worker(worker, "left")
                 self._handle(crew, report)
 
-    def _arrived(self, crew: Crew, report: Arrived) -> None:
+    def _arrived(self, crew: WorkerPool, report: Arrived) -> None:
         server = self._server
         try:
             reply = server.handle(report)
@@ -254,13 +254,13 @@ class Loop:
             crew.execute(command)
         self._record.arrived(reply.ended[0])
 
-    def _handle(self, crew: Crew, event: Event) -> None:
+    def _handle(self, crew: WorkerPool, event: Event) -> None:
         reply = self._server.handle(event)
         self._record.event(reply)
         for command in reply.commands:
             crew.execute(command)
 
-    def _rejected(self, crew: Crew, worker: int, job: int, why: str) -> None:
+    def _rejected(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         in_a_row = record.troubles.count("rejected", worker)
         record.worker(worker, "rejected", job=job, reason=why)
@@ -272,7 +272,7 @@ class Loop:
         # Retired first, so that its job goes to somebody else.
         self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
-    def _retire(self, crew: Crew, worker: int, job: int, why: str) -> None:
+    def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         record.troubles.retired(worker)
         record.worker(worker, "retired", reason=why)
@@ -290,7 +290,7 @@ class Loop:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
-    def _failed(self, crew: Crew, report: Failed) -> None:
+    def _failed(self, crew: WorkerPool, report: Failed) -> None:
         record = self._record
         in_a_row = record.troubles.count("failed", report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"

@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Vector
 from asyncsgd.core.work import Gradient
-from asyncsgd.engines.base import Died, Engine, Noted, Report
+from asyncsgd.engines.base import Died, Engine, Note, Report
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
-from asyncsgd.testing.ledger import Watched, WatchedCrew
+from asyncsgd.testing.ledger import Watched, WatchedPool
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Bench:
     """Gives jobs numbered 0, 1, ... and waits for what becomes of them."""
 
     def __init__(
-        self, crew: WatchedCrew, workers: int, task: FaultyTask, gates: dict[int, Gate], patience: float
+        self, crew: WatchedPool, workers: int, task: FaultyTask, gates: dict[int, Gate], patience: float
     ) -> None:
         self.crew, self.task, self.ledger = crew, task, crew.ledger
         self._workers = workers
@@ -191,6 +191,6 @@ def _short(report: Report) -> str:
             return f"Joined({list(workers)})"
         case Left(worker=worker) | Died(worker=worker):
             return f"{type(report).__name__}(worker {worker})"
-        case Noted(event=event):
-            return f"Noted({event!r})"
+        case Note(event=event):
+            return f"Note({event!r})"
     return f"{type(report).__name__}(job {report.job})"

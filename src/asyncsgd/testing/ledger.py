@@ -1,4 +1,4 @@
-"""The contract of `asyncsgd.engines.Crew`, checked report by report: what it may say, given what it was told."""
+"""The contract of `asyncsgd.engines.WorkerPool`, checked report by report: what it may say, given what it was told."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asyncsgd.core.errors import BadEngine, BadUpdate
 from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
 from asyncsgd.core.fit import check_update
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, Engine, Failed, Noted, Rejected, Report
+from asyncsgd.engines.base import Died, Engine, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.tasks.base import Task
 
 
@@ -37,7 +37,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------ what it is told
 
     def executed(self, command: Command) -> None:
-        """The crew was given a command."""
+        """The pool was given a command."""
         job = command.job
         if isinstance(command, Assign):
             self.worker[job.id] = job.worker
@@ -49,7 +49,7 @@ class Ledger:
             self._end(job.id, "cancelled")
 
     def retire(self, worker: int) -> None:
-        """The crew is to do without this worker."""
+        """The pool is to do without this worker."""
         self.retired.add(worker)
         self.present.discard(worker)
         for job in self.queues.pop(worker, []):
@@ -65,7 +65,7 @@ class Ledger:
         self._held.clear()
 
     def reported(self, reports: Sequence[Report]) -> None:
-        """The crew has reported this list."""
+        """The pool has reported this list."""
         left: set[int] = set()
         for place, report in enumerate(reports):
             match report:
@@ -92,7 +92,7 @@ class Ledger:
                 case Lost(job=job):
                     self._check_known(job)
                     self._end(job, "lost")
-                case Noted():
+                case Note():
                     pass
                 case _:
                     raise BadEngine(f"reported {report!r}, which is no report")
@@ -148,10 +148,10 @@ def _sum(update: Any) -> int:
 # ---------------------------------------------------------------------------------------------- an engine under watch
 
 
-class WatchedCrew(Crew):
-    """A crew with a ledger beside it."""
+class WatchedPool(WorkerPool):
+    """A pool with a ledger beside it."""
 
-    def __init__(self, crew: Crew, x: Vector) -> None:
+    def __init__(self, crew: WorkerPool, x: Vector) -> None:
         self._crew, self.dtype = crew, x.dtype
         self.ledger = Ledger(x)
 
@@ -172,7 +172,7 @@ class WatchedCrew(Crew):
         self._crew.retire(worker)
         self.ledger.retire(worker)
 
-    def finish(self) -> list[Noted]:
+    def finish(self) -> list[Note]:
         return self._crew.finish()
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class WatchedCrew(Crew):
 
 @dataclass(frozen=True)
 class Watched(Engine):
-    """An engine whose crews are watched; a `BadEngine` says what one of them did wrong."""
+    """An engine whose pools are watched; a `BadEngine` says what one of them did wrong."""
 
     inner: Engine
 
@@ -190,8 +190,8 @@ class Watched(Engine):
         """Watch this one."""
         return cls(engine.workers, engine)
 
-    def start(self, task: Task, work: Work, x: Vector) -> WatchedCrew:
-        return WatchedCrew(self.inner.start(task, work, x), x)
+    def start(self, task: Task, work: Work, x: Vector) -> WatchedPool:
+        return WatchedPool(self.inner.start(task, work, x), x)
 
     @property
     def threads(self) -> int | list[int] | None:

@@ -8,19 +8,20 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.errors import EngineError
-from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost, Vector
-from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
+from asyncsgd.core.events import Arrived, Assign, Command, Lost, Vector
+from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.engines.flower.codes import EXPIRED, OFFLINE, UNDELIVERED, meaning
 from asyncsgd.engines.flower.evaluation import Evaluations, Measured, told
 from asyncsgd.engines.flower.layout import Arrays
 from asyncsgd.engines.flower.letters import Letters
-from asyncsgd.engines.flower.member import Member, bias
+from asyncsgd.engines.flower.member import WorkerHandle, bias
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.patience import Patience
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unkept, Unwritten
 from asyncsgd.engines.flower.rollcall import SELDOM, Reminder, Roll, RollCall
 from asyncsgd.engines.flower.roster import Roster, is_simulated
+from asyncsgd.engines.lifecycle import Attendance
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
@@ -31,7 +32,7 @@ CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end."""
 
 
-class FlowerCrew(Crew):
+class FlowerPool(WorkerPool):
     """Clients of a Flower grid. Each is sent one message at a time; replies come in through one queue."""
 
     def __init__(self, engine: Flower, x: Vector) -> None:
@@ -44,10 +45,11 @@ class FlowerCrew(Crew):
         self._letters = Letters(engine, self._memory, x)
         self._evaluations = Evaluations(self._letters)
         self._patience = Patience(self._rules)
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, WorkerHandle] = {}
         self._live: dict[int, Letter] = {}  # job -> its letter
+        # Only the polling thread touches it. The threads that wait for replies or look for nodes write to the inbox.
+        self._attendance = Attendance()
         self._told = Means()  # since the last evaluation
-        self._open = False
         self._seen = -1  # nodes at the last look
         self._reminder = Reminder(engine.workers)
         self._fatal: EngineError | None = None
@@ -62,7 +64,8 @@ class FlowerCrew(Crew):
         job = command.job
         member = self._members.get(job.worker)
         if isinstance(command, Assign):
-            if member is not None and member.present:  # else the server is about to hear that it left
+            # If it is not present, the server is about to hear that it left, and the job goes with it.
+            if member is not None and job.worker in self._attendance.present:
                 letter = self._live[job.id] = self._letters.train(member, command)
                 member.waiting.append(letter)
                 self._send(member)
@@ -72,46 +75,46 @@ class FlowerCrew(Crew):
     def poll(self, timeout: float) -> list[Report]:
         if self._fatal is not None:
             raise self._fatal
-        reports: list[Report] = []
         now = time.monotonic()
-        self._welcome_back(now, reports)
-        present = any(member.present for member in self._members.values())
-        reports += self._reminder.due(now, present=present, online=len(self._online()))
+        self._attendance.begin()
+        self._welcome_back(now)
+        present = bool(self._attendance.present)
+        self._note(self._reminder.due(now, present=present, online=len(self._online())))
         self._memory.save(now)
         self._evaluate()
-        self._drain(0.0 if reports else timeout, reports)
-        self._give_up(reports)  # last: a server that was busy must not take its own time for a client's
-        return reports
+        self._drain(0.0 if self._attendance.pending else timeout)
+        self._give_up()  # last: a server that was busy must not take its own time for a client's
+        return self._attendance.take()
 
-    def _drain(self, timeout: float, reports: list[Report]) -> None:
+    def _drain(self, timeout: float) -> None:
         try:
-            self._take(self._inbox.get(timeout=timeout), reports)
+            self._take(self._inbox.get(timeout=timeout))
             while True:
-                self._take(self._inbox.get_nowait(), reports)
+                self._take(self._inbox.get_nowait())
         except Empty:
             return
 
     def retire(self, worker: int) -> None:
-        member = self._members[worker]
-        member.retired = True
-        self._leave(member)
+        self._attendance.retire(worker)
+        self._leave(self._members[worker])
 
-    def finish(self) -> list[Noted]:
+    def finish(self) -> list[Note]:
         reports: list[Report] = []
         for letter in self._live.values():
             self._members[letter.worker].drop(letter)
         self._live.clear()
-        self._drain(0.0, reports)
-        self._note(self._told_since(), reports)
+        self._drain(0.0)
+        self._note(self._told_since())
         deadline = time.monotonic() + min(self._evaluations.patience, LAST)
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
                 reports += self.poll(min(left, SELDOM))
             except EngineError as error:
-                reports.append(Noted("trouble", {"reason": str(error)}, str(error)))
+                self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
                 break
-        self._note(self._evaluations.close(), reports)
-        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Noted)]
+        self._note(self._evaluations.close())
+        reports += self._attendance.take()
+        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Note)]
 
     def close(self) -> None:
         if self._closed:
@@ -143,14 +146,14 @@ class FlowerCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ what has happened
 
-    def _take(self, item: Any, reports: list[Report]) -> None:
+    def _take(self, item: Any) -> None:
         match item:
             case Roll():
-                self._look_at(item, reports)
-            case Noted():
-                self._note([item], reports)
+                self._look_at(item)
+            case Note():
+                self._note([item])
             case Measured(iteration=iteration, record=record):
-                self._note(self._told_since(), reports)
+                self._note(self._told_since())
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
@@ -163,9 +166,9 @@ class FlowerCrew(Crew):
             case (letter, Unwritten(reason=reason)):
                 self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); mend it")
             case (letter, outcome):
-                self._answered(letter, outcome, reports)
+                self._answered(letter, outcome)
 
-    def _answered(self, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
+    def _answered(self, letter: Letter, outcome: Outcome) -> None:
         member = self._members[letter.worker]
         was_current = member.current is letter  # else of a time before it left
         was_silent = was_current and member.heard()
@@ -174,21 +177,21 @@ class FlowerCrew(Crew):
         if isinstance(outcome, Good):
             self._patience.took(letter.worker, letter.kind, outcome.seconds)
         if letter.kind == "evaluate":
-            self._note(self._evaluations.answered(letter, outcome), reports)
+            self._note(self._evaluations.answered(letter, outcome))
             self._evaluate()
         else:
             self._live.pop(letter.number, None)
-            self._trained(member, letter, outcome, reports)
+            self._trained(member, letter, outcome)
         if was_current and isinstance(outcome, Trouble) and outcome.code == OFFLINE:
-            self._lose(member, reports)
+            self._lose(member)
             member.doubtful = True
         elif was_silent:
             if isinstance(outcome, Trouble) and outcome.code in EXPIRED:
-                self._failed(member, "it did not answer", reports)
-            self._join(reports)
+                self._failed(member, "it did not answer")
+            self._join()
         self._send(member)
 
-    def _trained(self, member: Member, letter: Letter, outcome: Outcome, reports: list[Report]) -> None:
+    def _trained(self, member: WorkerHandle, letter: Letter, outcome: Outcome) -> None:
         job, worker = letter.number, letter.worker
         match outcome:
             case Good(value=(update, carried, said), seconds=seconds):
@@ -198,7 +201,7 @@ class FlowerCrew(Crew):
                     self._memory.take(worker, carried)
                     if said is not None:
                         self._told.add(worker, said)
-                    reports.append(Arrived(job, update, worker, checked=True))
+                    self._attendance.report(Arrived(job, update, worker, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)
@@ -210,85 +213,79 @@ class FlowerCrew(Crew):
                 report = Failed(job, worker, f"{meaning(code)}: {why}")
         if letter.wanted and not (isinstance(outcome, Trouble) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
-                reports.append(Noted("unanswered", {"worker": worker, "job": job, "reason": why}, why))
-            reports.append(report)
-            self._failed(member, why, reports)
+                self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
+            self._attendance.report(report)
+            self._failed(member, why)
 
     # ------------------------------------------------------------------------------------------ coming and going
 
-    def _online(self) -> list[Member]:
-        return [member for member in self._members.values() if member.online and not member.retired]
+    def _online(self) -> list[WorkerHandle]:
+        retired = self._attendance.retired
+        return [member for member in self._members.values() if member.online and member.number not in retired]
 
-    def _look_at(self, roll: Roll, reports: list[Report]) -> None:
+    def _look_at(self, roll: Roll) -> None:
         here = self._roster.number(roll.nodes)
         for worker, node in here.items():
             member = self._members.get(worker)
             if member is None:
-                self._members[worker] = Member(worker, node.node_id)
-                reports.append(Noted("client", {"worker": worker, "node": self._roster.name(worker)}))
+                self._members[worker] = WorkerHandle(worker, node.node_id)
+                self._attendance.report(Note("client", {"worker": worker, "node": self._roster.name(worker)}))
             elif not member.online and roll.began > member.left_at:
                 member.online, member.node = True, node.node_id
                 if member.doubtful:
-                    self._failed(member, "it was said to be offline, and is connected", reports)
+                    self._failed(member, "it was said to be offline, and is connected")
         for member in self._members.values():
             if member.number not in here:
-                self._lose(member, reports)
+                self._lose(member)
             member.doubtful = member.doubtful and roll.began <= member.left_at
-        if not self._open:  # nodes come one by one: the run begins once there are enough, and as many as a moment ago
-            self._open = len(here) >= self._engine.workers and len(here) == self._seen
+        if not self._attendance.opened:
+            # Nodes come one by one: the run begins once there are enough, and as many as a moment ago.
+            if len(here) >= self._engine.workers and len(here) == self._seen:
+                self._attendance.open()
             self._seen = len(here)
-        if self._open:
+        if self._attendance.opened:
             self._roll.interval = SELDOM
-            self._join(reports)
+            self._join()
             self._evaluate()
 
-    def _join(self, reports: list[Report]) -> None:
-        new = [
-            member
-            for member in self._online()
-            if not member.present and not member.out and Left(member.number) not in reports
-        ]
-        for member in new:
-            member.present = True
-        if new:
-            reports.append(Joined(sorted(member.number for member in new)))
+    def _join(self) -> None:
+        self._attendance.came(*sorted(member.number for member in self._online() if not member.out))
 
-    def _lose(self, member: Member, reports: list[Report]) -> None:
+    def _lose(self, member: WorkerHandle) -> None:
         """It is offline. Whatever it was doing is lost, should it come back."""
         if not member.online:
             return
         member.online = False
-        if member.present:
-            reports.append(Died(member.number, "is not connected any more"))
-            reports.append(Left(member.number))
+        if member.number in self._attendance.present:
+            self._attendance.report(Died(member.number, "is not connected any more"))
         self._leave(member)
         member.heard()
         member.current = None
         member.waiting.clear()
-        self._note(self._evaluations.gone(member.number), reports)
+        self._note(self._evaluations.gone(member.number))
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: WorkerHandle) -> None:
+        """Report that it left, if it was present. Its jobs are over."""
+        self._attendance.went(member.number)
         member.leave(time.monotonic())
         for job in [job for job, letter in self._live.items() if letter.worker == member.number]:
             del self._live[job]
 
-    def _failed(self, member: Member, why: str, reports: list[Report]) -> None:
+    def _failed(self, member: WorkerHandle, why: str) -> None:
         """Who fails again and again is left out for a while, longer each time."""
         member.failures += 1
         if member.failures < self._rules.max_failures:
             return
-        reports.append(member.pause(self._rules.pause, why))
+        self._attendance.report(member.pause(self._rules.pause, why))
         member.failures = self._rules.max_failures - 1  # it gets one chance
-        if member.present:
-            reports.append(Left(member.number))
         self._leave(member)
-        self._note(self._evaluations.gone(member.number), reports)
+        self._note(self._evaluations.gone(member.number))
         online = self._online()
         if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
             fix = "mend the ClientApp and go on with resume=True"
             self._fatal = EngineError(f"every client fails, at last client {member.number}: {why}; {fix}")
 
-    def _give_up(self, reports: list[Report]) -> None:
+    def _give_up(self) -> None:
         """Leave out who takes far longer than usual, so that a client that hangs does not hold the jobs behind it.
 
         A client cannot be stopped. It keeps its message, as it could not begin another; once it answers, or Flower
@@ -297,41 +294,40 @@ class FlowerCrew(Crew):
         now = time.monotonic()
         for member in self._members.values():
             letter = member.current
-            if letter is None or member.retired or member.silent_since is not None:
+            if letter is None or member.number in self._attendance.retired or member.silent_since is not None:
                 continue
             allowed = self._patience.allowed(member.number, letter.kind)
             if now - letter.sent_at <= allowed:
                 continue
             what = f"job {letter.number}" if letter.kind == "train" else f"the evaluation of model {letter.number}"
-            reports.append(member.silence(what, allowed))
-            if member.present:
-                reports.append(Left(member.number))
+            self._attendance.report(member.silence(what, allowed))
             self._leave(member)
-            self._note(self._evaluations.silent(member.number, allowed), reports)
+            self._note(self._evaluations.silent(member.number, allowed))
 
-    def _welcome_back(self, now: float, reports: list[Report]) -> None:
+    def _welcome_back(self, now: float) -> None:
         due = [member for member in self._members.values() if member.back_at is not None and member.back_at <= now]
         for member in due:
             member.back_at = None
-        if due and self._open:
-            self._join(reports)
+        if due and self._attendance.opened:
+            self._join()
 
     # ------------------------------------------------------------------------------------------ small things
 
-    def _send(self, member: Member) -> None:
+    def _send(self, member: WorkerHandle) -> None:
         if (letter := member.next()) is not None:
             self._post.send(letter)
 
     def _evaluate(self) -> None:
-        if not self._open:  # else the first model would be evaluated by those who happen to be there first
+        if not self._attendance.opened:  # else the first model would be evaluated by those who happen to be there first
             return
         for member in self._evaluations.begin(member for member in self._online() if not member.out):
             self._send(member)
 
-    def _note(self, notes: list[Noted], reports: list[Report]) -> None:
+    def _note(self, notes: list[Note]) -> None:
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
-        reports += notes
+        for note in notes:
+            self._attendance.report(note)
 
-    def _told_since(self) -> list[Noted]:
+    def _told_since(self) -> list[Note]:
         means, self._told = self._told, Means()
         return [told(means)] if means.replies else []

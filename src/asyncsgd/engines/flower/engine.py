@@ -9,7 +9,7 @@ from typing import Any
 
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.engines.flower.clients import Clients
 from asyncsgd.engines.flower.layout import Arrays, Layout
 from asyncsgd.tasks.base import Task
@@ -34,11 +34,11 @@ class Flower(Engine):
     freeze: bool = False
     """Send the carried arrays as they were at the start, as differential privacy covers only the vector."""
 
-    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         """``task`` and ``work`` are with the clients; a task with a method ``bind`` is given the crew."""
-        from asyncsgd.engines.flower.crew import FlowerCrew
+        from asyncsgd.engines.flower.crew import FlowerPool
 
-        crew = FlowerCrew(self, x)
+        crew = FlowerPool(self, x)
         bind = getattr(task, "bind", None)
         if bind is not None:
             bind(crew)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 from asyncsgd.engines.flower.letters import Letters
-from asyncsgd.engines.flower.member import Member
+from asyncsgd.engines.flower.member import WorkerHandle
 from asyncsgd.engines.flower.metrics import Means
 from asyncsgd.engines.flower.post import Good, Letter, Outcome, Refused, Trouble
 
@@ -29,7 +29,7 @@ class _Round:
     """One model, evaluated by those who were there when it began."""
 
     iteration: int
-    pending: dict[int, tuple[Member, Letter]]
+    pending: dict[int, tuple[WorkerHandle, Letter]]
     means: Means = field(default_factory=Means)
     failed: int = 0
     why: str = ""
@@ -62,7 +62,7 @@ class Evaluations:
         """Evaluate this model next."""
         self._next = iteration, record
 
-    def begin(self, members: Iterable[Member]) -> list[Member]:
+    def begin(self, members: Iterable[WorkerHandle]) -> list[WorkerHandle]:
         """If nothing else is under way, put letters in line; whose lines have changed."""
         if self._round is not None or self._next is None:
             return []
@@ -76,7 +76,7 @@ class Evaluations:
             member.waiting.appendleft(letter)  # many jobs may wait for a slow client, and the others would wait for it
         return free
 
-    def answered(self, letter: Letter, outcome: Outcome) -> list[Noted]:
+    def answered(self, letter: Letter, outcome: Outcome) -> list[Note]:
         """A client has answered; a note if it was the last."""
         here = self._round
         if here is None or letter.number != here.iteration or letter.worker not in here.pending:
@@ -90,7 +90,7 @@ class Evaluations:
                 here.failed, here.why = here.failed + 1, why
         return self.gone(letter.worker)
 
-    def gone(self, worker: int) -> list[Noted]:
+    def gone(self, worker: int) -> list[Note]:
         """Nothing will come from this client (any more); a note if it was the last."""
         if self._round is None:
             return []
@@ -99,26 +99,26 @@ class Evaluations:
             member.drop(letter)
         return [] if self._round.pending else self.close()
 
-    def silent(self, worker: int, seconds: float) -> list[Noted]:
+    def silent(self, worker: int, seconds: float) -> list[Note]:
         """This client was given up; a note if it was the last."""
         if self._round is not None and worker in self._round.pending:
             self._round.failed, self._round.why = self._round.failed + 1, f"no answer in {seconds:.0f} s"
         return self.gone(worker)
 
-    def close(self) -> list[Noted]:
+    def close(self) -> list[Note]:
         """Whatever is missing will be missing."""
         if self._round is None:
             return []
         done, self._round = self._round, None
         row = {"kind": "evaluate", "at": done.iteration, "failed": done.failed, **done.means.row()}
         words = f"clients, model of iteration {done.iteration}: {describe(row, done.why)}"
-        return [Noted("client_metrics", row, words)]
+        return [Note("client_metrics", row, words)]
 
 
-def told(means: Means) -> Noted:
+def told(means: Means) -> Note:
     """What clients said of their training."""
     row = {"kind": "train", **means.row()}
-    return Noted("client_metrics", row, f"clients, training: {describe(row)}")
+    return Note("client_metrics", row, f"clients, training: {describe(row)}")
 
 
 def describe(row: dict[str, Any], why: str = "") -> str:

@@ -13,7 +13,7 @@ from asyncsgd.core.fit import check_update
 from asyncsgd.core.vectors import norm
 from asyncsgd.engines.flower import metrics
 from asyncsgd.engines.flower.layout import Arrays
-from asyncsgd.engines.flower.member import Member
+from asyncsgd.engines.flower.member import WorkerHandle
 from asyncsgd.engines.flower.memory import Memory
 from asyncsgd.engines.flower.post import Letter
 
@@ -32,7 +32,7 @@ class Letters:
         self._memory, self._like = memory, like
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
-    def train(self, member: Member, assign: Assign) -> Letter:
+    def train(self, member: WorkerHandle, assign: Assign) -> Letter:
         """The letter of a job; its point stays as it is until the job ends."""
         job, point = assign.job, assign.point
 
@@ -45,7 +45,7 @@ class Letters:
 
         return Letter(member.number, member.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id)
 
-    def evaluate(self, member: Member, iteration: int, record: Any) -> Letter:
+    def evaluate(self, member: WorkerHandle, iteration: int, record: Any) -> Letter:
         """The letter that asks for metrics of a model."""
 
         def content() -> Any:

@@ -6,21 +6,19 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 from asyncsgd.engines.flower.post import Letter
 
 LONGEST = 6
 """Doublings of the pause of a client that keeps failing."""
 
 
-class Member:
+class WorkerHandle:
     """Written to by the crew alone."""
 
     def __init__(self, number: int, node: int) -> None:
         self.number, self.node = number, node
         self.online = True
-        self.present = False  # the server has been told that it joined, and not that it left
-        self.retired = False
         self.left_at = 0.0
         self.doubtful = False  # it left because a reply said so, and nobody has looked since
         self.current: Letter | None = None  # sent, no reply yet
@@ -50,14 +48,14 @@ class Member:
             self.waiting = deque(other for other in self.waiting if other is not letter)
 
     def leave(self, now: float) -> None:
-        """The server is told that it left: whatever it had is over."""
-        self.present, self.left_at = False, now
+        """It is left out or gone: what it had is over."""
+        self.left_at = now
         for letter in (self.current, *self.waiting):
             if letter is not None and letter.kind == "train":
                 letter.wanted = False
         self.waiting = deque(letter for letter in self.waiting if letter.wanted)
 
-    def pause(self, seconds: float, why: str) -> Noted:
+    def pause(self, seconds: float, why: str) -> Note:
         """Leave it out for a while; what there is to say about that."""
         pause = seconds * 2.0 ** min(self.pauses, LONGEST)
         self.pauses += 1
@@ -66,16 +64,16 @@ class Member:
         last = why.strip().splitlines()[-1] if why.strip() else "no words"
         words = f"client {self.number} is left out for {pause:g} s after failing again and again, at last: {last}"
         bias = "meanwhile the model leans towards the data of the other clients"
-        return Noted("left_out", {"worker": self.number, "pause": pause, "reason": last}, f"{words}; {bias}")
+        return Note("left_out", {"worker": self.number, "pause": pause, "reason": last}, f"{words}; {bias}")
 
-    def silence(self, what: str, seconds: float) -> Noted:
+    def silence(self, what: str, seconds: float) -> Note:
         """Leave it out until it answers; what there is to say about that."""
         self.silent_since = time.monotonic()
         reason = f"no answer to {what} in {seconds:.0f} s"
         words = f"client {self.number} is left out until it answers: {reason}"
         bias = "meanwhile the model leans towards the data of the other clients"
         details = {"worker": self.number, "seconds": seconds, "reason": reason}
-        return Noted("silent", details, f"{words}; {bias}")
+        return Note("silent", details, f"{words}; {bias}")
 
     def heard(self) -> bool:
         """It has answered, or is offline; whether it had been given up."""
@@ -91,7 +89,7 @@ class Member:
         return self.left_out - max(0.0, (self.back_at or 0.0) - now) + silent
 
 
-def bias(members: Iterable[Member]) -> list[Noted]:
+def bias(members: Iterable[WorkerHandle]) -> list[Note]:
     """A note if some were left out for a while."""
     out = {member.number: member.was_left_out() for member in members if member.left_out or member.out}
     if not out:
@@ -99,4 +97,4 @@ def bias(members: Iterable[Member]) -> list[Noted]:
     worst = max(out, key=lambda worker: out[worker])
     words = f"{len(out)} of the clients were left out for a while, client {worst} for {out[worst]:.0f} s"
     details = {"left_out": {str(worker): out[worker] for worker in out}}
-    return [Noted("bias", details, f"{words}: the model leans towards the data of the others")]
+    return [Note("bias", details, f"{words}: the model leans towards the data of the others")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from asyncsgd.engines.base import Noted
+from asyncsgd.engines.base import Note
 from asyncsgd.engines.flower.post import Over
 from asyncsgd.engines.flower.words import clean
 
@@ -45,7 +45,7 @@ class RollCall:
             except Exception as error:  # the SuperLink may be away for a while: whoever was there still counts
                 if trouble != (trouble := f"{type(error).__name__}: {clean(error)}"):
                     words = f"nobody can say who is connected ({trouble}); asking again"
-                    self._inbox.put(Noted("trouble", {"reason": trouble}, words))
+                    self._inbox.put(Note("trouble", {"reason": trouble}, words))
             except BaseException as error:
                 self._inbox.put((None, Over(f"{type(error).__name__}: {error}")))
                 return
@@ -64,10 +64,10 @@ class Reminder:
         self._needed = needed
         self._next = time.monotonic() + REMIND
 
-    def due(self, now: float, *, present: bool, online: int) -> list[Noted]:
+    def due(self, now: float, *, present: bool, online: int) -> list[Note]:
         """A note, if nobody has been present for a while."""
         if not present and now < self._next:
             return []
         self._next = now + REMIND
         words = f"waiting for clients: {online} connected, {self._needed} are needed to begin"
-        return [] if present else [Noted("waiting", {"online": online}, words)]
+        return [] if present else [Note("waiting", {"online": online}, words)]

@@ -10,7 +10,7 @@ from asyncsgd.core.check import count, positive
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.engines.pretend import per_worker
 from asyncsgd.engines.threads import share
 from asyncsgd.tasks.base import Task
@@ -35,12 +35,12 @@ class Processes(Engine):
         slowdown = self.slowdown[worker] if self.slowdown else 1.0
         return {"slowdown": slowdown, "seconds": self.seconds[worker] if self.seconds else 0.0}
 
-    def start(self, task: Task, work: Work, x: Vector) -> Crew:
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         if not hasattr(os, "fork"):
             raise UsageError("worker processes are forked, which this system cannot do; train on Linux, or simulate")
-        from asyncsgd.engines.processes.crew import ProcessCrew
+        from asyncsgd.engines.processes.crew import ProcessPool
 
-        return ProcessCrew(self, task, work, x)
+        return ProcessPool(self, task, work, x)
 
 
 def processes(

@@ -1,4 +1,12 @@
-"""The line to the nursery: start it, hand it the task, ask it for workers, hear what became of them."""
+"""The line to the nursery: start it, hand it the task, ask it for workers, hear what became of them.
+
+Requests and answers are lines of JSON over one socket pair; only the server's polling thread uses this end. Descriptors
+(pipes, shared memory) travel beside the line that needs them, and arrive in the same order as the lines.
+
+No request waits for an answer, except the first (``load``). If the nursery dies, a request is lost without an error:
+``lost`` becomes true, here or at the next `read`, and the pool starts another nursery with `again`. The package with
+the task is a file in memory that outlives the nursery, so the task is pickled once.
+"""
 
 from __future__ import annotations
 

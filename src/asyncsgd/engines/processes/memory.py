@@ -32,6 +32,9 @@ class Slots:
 
     Slots 0, 1-2, 3-6, 7-14, ... are mapped together: every mapping holds a descriptor, of which a process has few, and
     memory that nobody has touched costs nothing.
+
+    The owner (the server) makes the file longer; the others only map it. A process that maps beyond the end of the file
+    is killed by SIGBUS when it touches that memory. So the owner asks for a slot before it tells anyone its number.
     """
 
     def __init__(self, descriptor: int, n: int, dtype: DTypeLike, *, owner: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from struct import Struct
 from typing import Any
 
@@ -13,20 +12,10 @@ JOB = Struct("<qQii")
 """To a worker: job, seed, slot of the point, place of the update (also of its note, and of the word to stop)."""
 
 REPORT = Struct("<iiqd")
-"""To the server, all workers through one pipe: kind, worker, job, seconds of computing."""
+"""To the server, all workers through one pipe: `asyncsgd.engines.job.Kind`, worker, job, seconds of computing."""
 
 NOTE = 16_384
 """Bytes of text that a worker can leave for the server: a traceback, or what is wrong with an update."""
-
-
-class Kind(IntEnum):
-    """What a worker reports."""
-
-    READY = 0
-    DONE = 1
-    REJECTED = 2
-    FAILED = 3
-    STOPPED = 4
 
 
 def write_note(note: NDArray[Any], text: str) -> None:

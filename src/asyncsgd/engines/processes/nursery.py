@@ -4,6 +4,20 @@ Forking from a small process that computes nothing is safe where forking the use
 device) is not. The children share the memory of the task until they write to it. When the server goes away, however
 it goes, the nursery sees its line close, kills every worker and ends. If the nursery itself is killed, the kernel kills
 the workers.
+
+Nothing here reads a job or a vector. The nursery holds the pipes and the shared memory of a worker only from the
+request until the fork: it closes its own copies right after. With a copy left open, the server could write jobs to a
+dead worker without an error, and every restart would cost descriptors.
+
+What happens if a process dies at a bad moment:
+
+- The server, while the task is being loaded: loading may take minutes and reads no line, so the kernel kills the
+  nursery (``_die_with``). Later the nursery notices by itself, and the tie to the server's thread is cut.
+- The nursery, between a request and the fork: the worker never starts. The server sees the line close, and asks the
+  next nursery for all workers again.
+- The nursery, between the fork and the child's ``_die_with``: the child finds that it has another parent, and ends.
+- A worker, before its end was reported: its process number stays taken until ``waitpid``, which only the nursery
+  calls. So a signal from here can never reach a stranger.
 """
 
 from __future__ import annotations
@@ -20,6 +34,7 @@ import traceback
 from io import TextIOWrapper
 from typing import Any
 
+from asyncsgd.engines.job import JobRules
 from asyncsgd.engines.processes.shared import Shared
 from asyncsgd.engines.processes.worker import Place, serve
 from asyncsgd.engines.threads import limited
@@ -137,9 +152,7 @@ class Nursery:
                 inbox=inbox,
                 outbox=outbox,
                 shared=Shared.opened(descriptors, request["n"], request["dtype"], request["places"]),
-                threads=request["threads"],
-                slowdown=request["slowdown"],
-                seconds=request["seconds"],
+                rules=JobRules(request["threads"], request["slowdown"], request["seconds"]),
             )
             serve(place, self._task, self._work)
             status = 0

@@ -1,4 +1,14 @@
-"""All the memory that the server and its workers share."""
+"""All the memory that the server and its workers share.
+
+There are no locks. Each piece has one writer at a time, and a message through a pipe hands it over:
+
+- A *point* is written by the server before it sends a job that names the slot, and not again until no job reads it.
+- An *update* and its *note* are written by the worker that was sent their place, before it reports. From the report on
+  they belong to the server, until the place is given to another job.
+- In *cancelled* only the server writes, at any time. A worker reads it when a signal arrives and when a job begins.
+
+If a worker dies while it writes, the place holds half an update, which is never reported, and so never read.
+"""
 
 from __future__ import annotations
 

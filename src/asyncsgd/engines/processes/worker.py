@@ -6,19 +6,16 @@ import os
 import select
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from asyncsgd.core.errors import BadUpdate, Stopped
-from asyncsgd.core.fit import check_update
-from asyncsgd.core.work import Gradient, Work
-from asyncsgd.engines.processes.messages import JOB, REPORT, Kind, write_note
+from asyncsgd.core.errors import Stopped
+from asyncsgd.core.events import Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines.job import JobRules, JobRunner, Kind
+from asyncsgd.engines.processes.messages import JOB, REPORT, write_note
 from asyncsgd.engines.processes.shared import Shared
-from asyncsgd.engines.threads import limited
 
 PATIENCE = 1e-4
 """Seconds that a worker looks for its next job before it sleeps."""
@@ -28,75 +25,62 @@ SOON = 3e-4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker sits: its number, its pipes, the memory it shares, and how slow it shall pretend to be."""
+    """Where a worker sits: its number, its pipes, the memory it shares, and how it computes."""
 
     worker: int
     inbox: int
     outbox: int
     shared: Shared
-    threads: int
-    slowdown: float
-    seconds: float
+    rules: JobRules
+
+
+class StoppableRunner(JobRunner):
+    """Computes a job until it is done, or until the server cancels it.
+
+    A cancel comes in two parts: the server writes the job's number into shared memory, then the fork server sends
+    SIGUSR1. The signal may come at any moment, also late, when this process computes another job. So the handler
+    believes only the number in memory, and raises only while that very job is being computed.
+    """
+
+    def __init__(self, task: Any, work: Work, place: Place) -> None:
+        super().__init__(task, work, place.worker, place.rules)
+        self._cancelled = place.shared.cancelled[0]
+        self._job = self._place = -1  # being computed, and the place of its update
+
+    def begin(self, job: int, place: int) -> None:
+        """Say which job comes next."""
+        self._next = job, place
+
+    def compute(self, point: Vector, seed: int, out: Vector) -> Any:
+        try:
+            self._job, self._place = self._next
+            self.stop()  # a signal that came before the line above found no job
+            return super().compute(point, seed, out)
+        finally:
+            self._job = -1  # the code that writes down an error is not to be stopped in the middle of it
+
+    def stop(self, *_: Any) -> None:
+        """Handle SIGUSR1."""
+        if self._job >= 0 and self._cancelled[self._place] == self._job:
+            self._job = -1  # the signal is sent again until the job is answered: once is enough
+            raise Stopped
 
 
 def serve(place: Place, task: Any, work: Work) -> None:
     """Compute jobs until the server hangs up."""
-    with limited(place.threads):
-        _serve(place, task, work)
-
-
-def _serve(place: Place, task: Any, work: Work) -> None:
-    into = getattr(task, "update_into", None) if isinstance(work, Gradient) else None
-    current = [-1, -1]  # the job being computed, and the place of its update
     shared = place.shared
-    cancelled = shared.cancelled[0]
-
-    def stop(*_: Any) -> None:
-        job, target = current
-        if job >= 0 and cancelled[target] == job:
-            current[0] = -1  # once is enough
-            raise Stopped
-
-    def compute(job: int, seed: int, slot: int, target: int) -> None:
-        point, out = shared.points[slot], shared.updates[target]
-        point.flags.writeable = False
-        started = time.perf_counter()
-        try:
-            current[:] = job, target
-            stop()  # a signal that came before this line found nobody
-            if into is not None:
-                into(point, place.worker, seed, out)
-                update = out
-            else:
-                update = work.compute(task.update, point, place.worker, seed)
-            check_update(update, point, place.worker, None)
-            if update is not out:
-                np.copyto(out, update)
-            spent = time.perf_counter() - started
-            wait = max(place.slowdown * spent, place.seconds) - spent
-            if wait > 0:
-                time.sleep(wait)
-        finally:
-            current[0] = -1  # whoever handles an error is not to be stopped in the middle of it
-
-    signal.signal(signal.SIGUSR1, stop)
+    run = StoppableRunner(task, work, place)
+    signal.signal(signal.SIGUSR1, run.stop)
     receive = _receiver(place.inbox)
     _say(place, Kind.READY, -1, 0.0)
     while message := receive():
         job, seed, slot, target = JOB.unpack(message)
-        started = time.perf_counter()
-        try:
-            compute(job, seed, slot, target)
-            kind = Kind.DONE
-        except Stopped:
-            kind = Kind.STOPPED
-        except BadUpdate as error:
-            write_note(shared.notes[target], str(error))
-            kind = Kind.REJECTED
-        except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
-            write_note(shared.notes[target], traceback.format_exc())
-            kind = Kind.FAILED
-        _say(place, kind, job, time.perf_counter() - started)
+        run.begin(job, target)
+        kind, text, seconds = run(shared.points[slot], seed, shared.updates[target])
+        if kind is Kind.REJECTED or kind is Kind.FAILED:
+            # Before the report: the server reads the note as soon as it has read the report.
+            write_note(shared.notes[target], text)
+        _say(place, kind, job, seconds)
 
 
 def _receiver(inbox: int) -> Callable[[], bytes]:

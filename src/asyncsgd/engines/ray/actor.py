@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
-from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.events import Vector
-from asyncsgd.core.fit import check_update
-from asyncsgd.core.work import Gradient
+from asyncsgd.engines.job import JobRules, JobRunner
 from asyncsgd.engines.processes.memory import Slots
-from asyncsgd.engines.threads import limited
-from asyncsgd.engines.transport import Parcel, Rounding, Unpacking
+from asyncsgd.engines.transport import Rounding, Unpacking
 
 KEY = 16
 """Bytes by which a worker knows that the memory it has found is the server's."""
-
-
-class Kind(IntEnum):
-    """What became of a job."""
-
-    DONE = 1
-    REJECTED = 2
-    FAILED = 3
 
 
 @dataclass(frozen=True)
@@ -67,17 +53,11 @@ class Worker:
         self._terms = terms
         sys.path += [entry for entry in terms.path if entry not in sys.path and os.path.isdir(entry)]
         try:
-            self._task, self._work = cloudpickle.loads(package)
+            task, work = cloudpickle.loads(package)
         except BaseException:
             return traceback.format_exc(), False
-        self._into = getattr(self._task, "update_into", None) if isinstance(self._work, Gradient) else None
-        self._limits = ExitStack()
-        self._limits.enter_context(limited(terms.threads))
+        self._run = ActorRunner(task, work, terms)
         self._like: Vector = np.empty(terms.n, terms.dtype)
-        self._rounding: Rounding | None = None
-        if terms.transport is not None:
-            self._rounding = Rounding(terms.transport, terms.n, terms.dtype)
-            self._unpacking = Unpacking(terms.transport)
         return "", self._attach()
 
     def _attach(self) -> bool:
@@ -110,38 +90,37 @@ class Worker:
         ``point`` is a vector, or the slot of the server's memory that holds it; the update then goes to ``place``.
         ``used``: whether the server has used the update before, for error feedback.
         """
-        started = time.perf_counter()
-        try:
-            answer = self._compute(seed, point, place, used)
-            kind = Kind.DONE
-            spent = time.perf_counter() - started
-            wait = max(self._terms.slowdown * spent, self._terms.seconds) - spent
-            if wait > 0:
-                time.sleep(wait)
-        except BadUpdate as error:
-            kind, answer = Kind.REJECTED, str(error)
-        except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
-            kind, answer = Kind.FAILED, traceback.format_exc()
-        return int(kind), answer, time.perf_counter() - started
-
-    def _compute(self, seed: int, point: Vector | int, place: int, used: bool) -> Any:
-        worker = self._terms.worker
         shares = isinstance(point, int)
         out: Vector = self._updates[place] if shares else self._like
         x: Vector = self._points[point] if isinstance(point, int) else point
-        x.flags.writeable = False
+        self._run.begin(shares=shares, used=used)
+        kind, value, seconds = self._run(x, seed, out)
+        return int(kind), value, seconds
+
+
+class ActorRunner(JobRunner):
+    """Computes jobs. An update goes into the server's memory or along with the answer, in 16 bits if asked for."""
+
+    def __init__(self, task: Any, work: Any, terms: Terms) -> None:
+        super().__init__(task, work, terms.worker, JobRules(terms.threads, terms.slowdown, terms.seconds))
+        self._rounding: Rounding | None = None
+        if terms.transport is not None:
+            self._rounding = Rounding(terms.transport, terms.n, terms.dtype)
+            self._unpacking = Unpacking(terms.transport)
+
+    def begin(self, *, shares: bool, used: bool) -> None:
+        """Say how the next update travels, and what became of the one before.
+
+        The rest that rounding left behind stays in this process. It belongs to the next update if the server used the
+        one before, and is dropped otherwise.
+        """
+        self._shares = shares
         if self._rounding is not None:
             self._rounding.settle(used=used)
-        if self._into is not None:
-            self._into(x, worker, seed, out)
-            update = out
-        else:
-            update = self._work.compute(self._task.update, x, worker, seed)
-        check_update(update, x, worker, None)
-        parcel: Parcel | None = None
-        if self._rounding is not None:
-            parcel = self._rounding.pack(update)
-        if not shares:
+
+    def deliver(self, update: Vector, out: Vector) -> Any:
+        parcel = None if self._rounding is None else self._rounding.pack(update)
+        if not self._shares:
             return update if parcel is None else tuple(parcel)
         if parcel is not None:
             self._unpacking(parcel, out)

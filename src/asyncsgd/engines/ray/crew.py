@@ -1,4 +1,14 @@
-"""The live workers of a Ray cluster, seen from the server: who is there, who is ready, who died and is replaced."""
+"""The live workers of a Ray cluster, seen from the server: actors and calls of their methods.
+
+`Lifecycle` decides what becomes of a worker. A worker is one actor at a time. Ray never restarts an actor here: another
+one takes its number, so that nothing of a dead process lives on. An actor passes through three kinds of calls, each
+made when the one before is answered: ``hello`` (Ray has found room for it, which may take any time), ``load`` (it
+unpacks the task, within ``start_timeout``), then ``compute`` for each job.
+
+Only the polling thread touches actors and references. On the server's own machine a worker writes its update into
+shared memory, and into no other place than the one that came with the call. A process that was killed may live on for
+a moment, and write there: hence its replacement has other places (`WorkerHandle.places`).
+"""
 
 from __future__ import annotations
 
@@ -11,43 +21,48 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import EngineError, UsageError
-from asyncsgd.core.events import Assign, Command, Joined, Left, Vector
+from asyncsgd.core.events import Assign, Command, Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Died, Noted, Report
+from asyncsgd.engines.base import Note, Report, WorkerPool
+from asyncsgd.engines.lifecycle import Ask, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.engines.ray.actor import Terms, Worker
 from asyncsgd.engines.ray.cluster import Cluster
 from asyncsgd.engines.ray.desk import Desk
 from asyncsgd.engines.ray.engine import Ray
-from asyncsgd.engines.ray.member import AHEAD, Call, Member, Stage
+from asyncsgd.engines.ray.member import AHEAD, Call, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.ray.words import LOADING, explain, missing
 from asyncsgd.engines.threads import limited
 from asyncsgd.tasks.base import Task
 
-LEAST_TIMEOUT, LONGER = 300.0, 20.0
-DEATHS_IN_A_ROW = 5
 LOOK_AROUND = 0.25  # seconds
 SILENCE = 2.0
 """Seconds after which a worker without a job is asked whether it is still there."""
 
 
-class RayCrew(Crew):
+class RayPool(WorkerPool):
     """Actors that Ray places. Calls of their methods are jobs; what is waited for are the references to the answers."""
 
     def __init__(self, engine: Ray, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
         self._n, self.dtype = x.shape[0], x.dtype
         ahead = AHEAD if engine.transport is None else 1
-        self._members = [Member(number, group, ahead) for number, group in enumerate(engine.group)]
-        self._late: list[Member] = []  # ready again, but left in the batch before: they join with the next
-        self._early: list[Report] = []  # of the time before the first poll
+        self._members = [WorkerHandle(number, group, ahead) for number, group in enumerate(engine.group)]
+        rules = Rules(
+            job_timeout=engine.job_timeout,
+            start_timeout=engine.start_timeout,
+            ahead=ahead,
+            continue_without=True,
+            backoff=True,  # after a second death its node may be dying, and Ray does not know yet
+            silence=SILENCE,
+        )
+        self._life = Lifecycle(engine.workers, rules, time.monotonic())
         self._check_at = 0.0
-        self._alone_since = 0.0
         self._closed = False
         self._cluster: Cluster | None = None
         package = _pack(task, work)
         self._post = Post(self._n, x.dtype, halved=engine.transport is not None)
-        self._desk = Desk(self._post, engine.transport)
+        self._desk = Desk(self._post, self._life, engine.transport)
         self._threads = ExitStack()
         # The server applies updates with one thread, so that workers on this machine have the other processors.
         self._threads.enter_context(limited(1))
@@ -72,35 +87,30 @@ class RayCrew(Crew):
         return self._post.allocate()
 
     def execute(self, command: Command) -> None:
-        member = self._members[command.job.worker]
-        if not isinstance(command, Assign):
-            self._desk.cancel(member, command.job.id)
-        elif member.present:  # else the server is about to hear that it left, and the job goes with it
-            self._desk.assign(member, command)
+        if isinstance(command, Assign):
+            self._desk.assign(self._members[command.job.worker], command)
+        else:
+            self._desk.cancel(command)
 
     def poll(self, timeout: float) -> list[Report]:
-        events, self._early = self._early, []
-        if self._late:
-            self._join(self._late, events)
-            self._late = []
+        self._life.begin()
         self._desk.make_room()
         deadline = time.monotonic() + timeout
-        wait = 0.0  # first of all, what has been said while nobody listened
+        wait = 0.0  # first of all, what has been answered while the server was busy
         while True:
             for call, answer in self._desk.answers(wait):
-                self._take(call, answer, events)
+                self._take(call, answer)
             now = time.monotonic()
             if now >= self._check_at:
-                self._check_times(now, events)
-            if events or now >= deadline:
-                return events
+                self._check_times(now)
+            if self._life.pending or now >= deadline:
+                return self._life.take()
             wait = max(0.0, min(deadline, self._check_at) - now)
 
     def retire(self, worker: int) -> None:
-        member = self._members[worker]
-        member.retired = True
-        self._late = [other for other in self._late if other is not member]
-        self._dismiss(member)
+        self._life.dismiss(worker)
+        self._life.died(worker, "", time.monotonic())  # nothing of it is read any more
+        self._dismiss(self._members[worker])
 
     def close(self) -> None:
         if self._closed:
@@ -118,7 +128,7 @@ class RayCrew(Crew):
 
     # ------------------------------------------------------------------------------------------ beginnings
 
-    def _hire(self, member: Member) -> None:
+    def _hire(self, member: WorkerHandle) -> None:
         assert self._cluster is not None
         group = member.group
         member.actor = self._actors.options(
@@ -131,11 +141,12 @@ class RayCrew(Crew):
             runtime_env=self._cluster.environment,
         ).remote()
         member.compute = member.actor.compute
+        self._life.started(member.number, time.monotonic(), Stage.WAITING)  # for as long as it takes
         self._desk.note(Call(member, "hello"), member.actor.hello.remote())
 
-    def _load(self, member: Member) -> None:
+    def _load(self, member: WorkerHandle) -> None:
         number, engine = member.number, self._engine
-        member.stage = Stage.LOADING
+        self._life.started(number, time.monotonic(), Stage.LOADING)
         for place in member.places:  # the memory must be long enough before the worker maps its places in it
             self._post.updates[place]
         terms = Terms(
@@ -151,122 +162,86 @@ class RayCrew(Crew):
         )
         self._desk.note(Call(member, "load"), member.actor.load.remote(self._package, terms))
 
-    def _loaded(self, member: Member, error: str, shares: bool, events: list[Report]) -> None:
+    def _loaded(self, member: WorkerHandle, error: str, shares: bool) -> None:
+        number = member.number
         if error:
-            self._died(member, f"{LOADING}:\n{error}", events)
+            if not self._life.opened:
+                raise UsageError(
+                    f"worker {number} {LOADING}:\n{error.strip()}\nInstall the modules of the task on every node, "
+                    "or pass runtime_env={'working_dir': '.'}"
+                )
+            self._died(member, f"{LOADING}:\n{error}")
             return
-        member.stage, member.shares = Stage.READY, shares
-        events.append(Noted("placed", {"worker": member.number, "node": member.node, "shares_memory": shares}))
-        if Left(member.number) in events:  # a job for the one that left must not be taken for one of this one
-            self._late.append(member)
-        else:
-            self._join([member], events)
-
-    def _join(self, members: list[Member], events: list[Report]) -> None:
-        for member in members:
-            member.present = True
-        events.append(Joined(member.number for member in members))
+        member.shares = shares
+        self._life.report(Note("placed", {"worker": number, "node": member.node, "shares_memory": shares}))
+        self._life.ready(number, time.monotonic())
 
     def _await(self) -> None:
-        """Begin with everybody there, in order, so that equal runs begin equally; or with as many as were asked for."""
+        """Begin with every worker there, in order, so that equal runs begin equally; or with ``at_least`` of them."""
+        life = self._life
         wanted = self._engine.at_least or len(self._members)
-        began = self._alone_since = time.monotonic()
-        while sum(member.present for member in self._members) < wanted:
+        began = life.alone_since = time.monotonic()
+        while len(life.late) < wanted:
             left = began + self._engine.start_timeout - time.monotonic()
-            if left <= 0 or sum(not member.retired for member in self._members) < wanted:
+            if left <= 0 or len(self._members) - len(life.retired) < wanted:
                 raise EngineError(self._missing(wanted, since=began))
-            events: list[Report] = []
-            self._check_times(time.monotonic(), events)
+            self._check_times(time.monotonic())
             for call, answer in self._desk.answers(min(left, LOOK_AROUND)):
-                self._take(call, answer, events)
-            self._early += [event for event in events if not isinstance(event, Joined)]
-            for event in events:
-                if isinstance(event, Died) and event.reason.startswith(LOADING):
-                    raise UsageError(
-                        f"worker {event.worker} {event.reason.strip()}\nInstall the modules of the task on every node, "
-                        "or pass runtime_env={'working_dir': '.'}"
-                    )
-        self._late = [member for member in self._members if member.present]
-        for member in self._members:
-            member.present = False  # until the first poll says so
+                self._take(call, answer)
+        life.open()  # the first poll reports that they joined, and what has happened until now
 
     # ------------------------------------------------------------------------------------------ life and death
 
-    def _take(self, call: Call, answer: Any, events: list[Report]) -> None:
+    def _take(self, call: Call, answer: Any) -> None:
         member = call.member
         if isinstance(answer, self._ray.exceptions.RayError):
-            self._died(member, explain(answer), events)
+            self._died(member, explain(answer))
             return
-        member.heard = member.since = time.monotonic()
         match call.method:
             case "hello":
                 member.node = answer
                 self._load(member)
             case "load":
                 error, shares = answer
-                self._loaded(member, error, shares, events)
+                self._loaded(member, error, shares)
+            case "ping":
+                self._life.heard(member.number, time.monotonic())
             case "compute":
-                member.deaths = 0
                 report = self._desk.computed(call, *answer)
                 if report is not None:
-                    events.append(report)
+                    self._life.report(report)
 
-    def _died(self, member: Member, reason: str, events: list[Report]) -> None:
-        was_present = member.present
-        if member.stage is not Stage.WAITING:  # it was there until now, however long nobody has looked
-            self._alone_since = time.monotonic()
+    def _died(self, member: WorkerHandle, reason: str) -> None:
+        # Before another actor takes its number: the calls of this one are not to be answered in its name.
         self._dismiss(member)
-        if member in self._late:
-            self._late.remove(member)
-        member.deaths += 1
-        member.reason = reason
-        if member.deaths >= DEATHS_IN_A_ROW:
-            reason += (
-                f"; it has died {member.deaths} times in a row without finishing a job: the run goes on without it"
-            )
-            member.retired = True
-        events.append(Died(member.number, reason))
-        if was_present:
-            events.append(Left(member.number))
-        if all(other.retired for other in self._members):
-            raise EngineError(f"no worker is left; the last one, worker {member.number}, {member.reason}")
-        if member.deaths == 1:
+        if self._life.died(member.number, reason, time.monotonic()):
             self._hire(member)
-        else:  # perhaps its node is dying, and Ray does not know yet
-            member.hire_at = time.monotonic() + 2.0 ** (member.deaths - 2)
 
-    def _dismiss(self, member: Member) -> None:
+    def _dismiss(self, member: WorkerHandle) -> None:
         """Its process ends, whatever it does."""
         actor = member.actor
         self._desk.drop(member)
         if actor is not None:
             self._ray.kill(actor)
 
-    def _check_times(self, now: float, events: list[Report]) -> None:
-        allowed = self._engine.job_timeout or max(LEAST_TIMEOUT, LONGER * self._desk.longest)
-        for member in self._members:
-            if member.retired or member.stage is Stage.WAITING:
-                if member.actor is None and not member.retired and now >= member.hire_at:
+    def _check_times(self, now: float) -> None:
+        for action in self._life.tick(now):
+            member = self._members[action.worker]
+            match action:
+                case Start():
                     self._hire(member)
-                continue
-            ready = member.stage is Stage.READY
-            if ready and member.first < 0:
-                if not member.calls and now - member.heard > SILENCE:
+                case Ask():
                     self._desk.note(Call(member, "ping"), member.actor.ping.remote())
-                continue
-            limit = allowed if ready else self._engine.start_timeout
-            if now - member.since > limit and not self._desk.has_answered(member):
-                what = f"its job {member.first}" if ready else "loading the task"
-                self._died(member, f"was killed, because {what} took more than {limit:g} s", events)
-        if self._late or any(member.stage is not Stage.WAITING for member in self._members):
-            self._alone_since = now
-        elif now - self._alone_since > self._engine.start_timeout:
-            raise EngineError(self._missing(1, since=self._alone_since))
-        self._check_at = now + min(LOOK_AROUND, allowed / 4)
+                case Kill(reason=reason) if not self._desk.has_answered(member):
+                    self._died(member, reason)
+                # A cancelled job runs on: an actor cannot be interrupted without losing what it has loaded.
+        if now - self._life.alone_since > self._engine.start_timeout:
+            raise EngineError(self._missing(1, since=self._life.alone_since))
+        self._check_at = now + min(LOOK_AROUND, self._life.allowed / 4)
 
     def _missing(self, wanted: int, since: float) -> str:
         assert self._cluster is not None
-        return missing(self._members, wanted, time.monotonic() - since, self._cluster.describe())
+        return missing(self._members, self._life, wanted, time.monotonic() - since, self._cluster.describe())
 
 
 def _pack(task: Task, work: Work) -> bytes:

@@ -1,18 +1,27 @@
-"""The server's desk: which job is with whom, which calls are unanswered, and the answers in order."""
+"""The server's desk: which calls to workers are unanswered, and the answers in order.
+
+Every job is one call of an actor's method, and Ray gives back a reference at once. Ray runs the calls of one actor in
+the order in which they were made, but an answer that lies on another node may become readable before an older one. The
+desk puts them in order again: it hands on an answer once all calls before it, of the same worker, have been answered.
+
+If a worker dies, Ray answers all its open calls with an error, one after the other. The first error ends the worker's
+life: `drop` forgets its other calls, so that one death is reported once. Answers to older calls come before the error,
+unless their node took them along. Everything here is called by the thread that polls.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Arrived, Assign, Vector
+from asyncsgd.core.events import Arrived, Assign, Cancel, Lost, Vector
 from asyncsgd.engines.base import Failed, Rejected, Report
-from asyncsgd.engines.ray.actor import Kind
-from asyncsgd.engines.ray.member import Call, Member
+from asyncsgd.engines.job import Kind
+from asyncsgd.engines.lifecycle import Lifecycle
+from asyncsgd.engines.ray.member import Call, WorkerHandle
 from asyncsgd.engines.ray.post import Post
 from asyncsgd.engines.transport import Parcel, Unpacking
 
@@ -23,16 +32,14 @@ AT_ONCE = 16
 class Desk:
     """Jobs of a worker are sent and answered first in, first out."""
 
-    def __init__(self, post: Post, transport: str | None) -> None:
-        self._post = post
+    def __init__(self, post: Post, life: Lifecycle, transport: str | None) -> None:
+        self._post, self._life = post, life
         self._unpacking = None if transport is None else Unpacking(transport)
-        self._live: dict[int, tuple[Member, int]] = {}  # job -> who has it, slot of its point
+        self._lent: dict[int, tuple[int, int]] = {}  # job that the server waits for -> worker, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
         self._taken: list[Call] = []  # whose updates the last poll reported
-        self._held_back: dict[Member, None] = {}  # their jobs wait until the store has room, one each in turn
+        self._held_back: dict[WorkerHandle, None] = {}  # their jobs wait until the store has room, one each in turn
         self._buffers: list[Vector] = []  # for updates that come in 16 bits
-        self.longest = 0.0
-        """Seconds of the longest job so far."""
 
     def open(self, ray: Any) -> None:
         """The cluster is there."""
@@ -40,19 +47,17 @@ class Desk:
 
     # ------------------------------------------------------------------------------------------ from the server
 
-    def assign(self, member: Member, command: Assign) -> None:
-        """Another job for this worker."""
-        self._live[command.job.id] = member, command.slot
-        self._post.lend(command)
-        member.waiting.append(command)
-        self.send(member)
+    def assign(self, member: WorkerHandle, command: Assign) -> None:
+        """Another job for this worker, if it is present."""
+        if self._life.assign(command):
+            self._lent[command.job.id] = member.number, command.slot
+            self._post.lend(command)
+            self.send(member)
 
-    def cancel(self, member: Member, job: int) -> None:
-        """The server does not want this one. If it runs already, it runs on, and nobody listens."""
-        if member.last == job:
-            member.last = -1  # reported, but cancelled in the same breath: it will not be used
-        if self._let_go(job):
-            member.waiting = deque(assign for assign in member.waiting if assign.job.id != job)
+    def cancel(self, command: Cancel) -> None:
+        """The server does not want this one. If it runs already, it runs on, and its answer is dropped."""
+        self._life.cancel(command)
+        self._let_go(command.job.id)
 
     def make_room(self) -> None:
         """The updates that were reported have been used."""
@@ -66,30 +71,27 @@ class Desk:
         for call in taken:
             self.send(call.member)
 
-    def drop(self, member: Member) -> None:
+    def drop(self, member: WorkerHandle) -> None:
         """This worker is gone, and its jobs are not heard of again."""
         for reference, call in member.calls.items():
             self._calls.pop(reference, None)
             self._post.answered(call)
             self._post.used(call)
-            self._let_go(call.job)
-        for assign in member.waiting:
-            self._let_go(assign.job.id)
+        for job in [job for job, (worker, _) in self._lent.items() if worker == member.number]:
+            self._let_go(job)
         self._held_back.pop(member, None)
         member.forget()
 
-    def _let_go(self, job: int) -> bool:
-        """The server does not wait for this job any more; whether it did."""
-        member, slot = self._live.pop(job, (None, -1))
-        if member is not None:
-            self._post.give_back(slot)
-        return member is not None
+    def _let_go(self, job: int) -> None:
+        """The server does not wait for this job any more, if it did: its slot may hold another point."""
+        if job in self._lent:
+            self._post.give_back(self._lent.pop(job)[1])
 
     # ------------------------------------------------------------------------------------------ to the workers
 
-    def send(self, member: Member) -> None:
+    def send(self, member: WorkerHandle) -> None:
         """As many of its jobs as it may have at once; where they need the store, behind those that wait for it."""
-        while member.may_be_sent:
+        while self._may_be_sent(member):
             if (self._held_back and self._post.travels(member)) or not self._send_one(member):
                 self._held_back[member] = None
                 return
@@ -98,23 +100,26 @@ class Desk:
         """Those that were held back, a job each and then the next, as long as there is room."""
         while self._held_back:
             member = next(iter(self._held_back))
-            if member.may_be_sent and not self._send_one(member):
+            if self._may_be_sent(member) and not self._send_one(member):
                 return
             del self._held_back[member]
-            if member.may_be_sent:
+            if self._may_be_sent(member):
                 self._held_back[member] = None
 
-    def _send_one(self, member: Member) -> bool:
-        assign = member.waiting[0]
+    def _may_be_sent(self, member: WorkerHandle) -> bool:
+        """Whether a job waits for it, and a place for its update is free."""
+        return bool(member.free) and self._life.peek(member.number) is not None
+
+    def _send_one(self, member: WorkerHandle) -> bool:
+        """Send the next job; False if the store has no room for its point. Then nothing has changed."""
+        assign = self._life.peek(member.number)
+        assert assign is not None
         call = Call(member, "compute", assign.job.id, member.free[-1])
         point = self._post.pack(assign, member, call)
         if point is None:
             return False
-        member.waiting.popleft()
         member.free.pop()
-        if member.first < 0:
-            member.since = time.monotonic()
-        used, member.last = member.last >= 0, -1
+        used = self._life.sent(member.number, None, time.monotonic())
         self.note(call, member.compute.remote(assign.job.seed, point, call.place, used))
         return True
 
@@ -144,7 +149,7 @@ class Desk:
                 del calls[first.reference]
                 yield first, answer
 
-    def has_answered(self, member: Member) -> bool:
+    def has_answered(self, member: WorkerHandle) -> bool:
         """Whether an answer of this worker lies somewhere on the cluster, and has not been read yet."""
         found, _ = self._ray.wait(list(member.calls), num_returns=1, timeout=0, fetch_local=False)
         return bool(found)
@@ -162,15 +167,15 @@ class Desk:
         return list(found)
 
     def computed(self, call: Call, kind: int, answer: Any, seconds: float) -> Report | None:
-        """What to report of a job; None: nobody wants to know."""
+        """What to report of a job; None: the job was cancelled."""
         member = call.member
         self._post.answered(call)
-        wanted = self._let_go(call.job)  # else cancelled
+        took = seconds if kind == Kind.DONE else None
+        _, wanted = self._life.answered(member.number, call.job, time.monotonic(), took)
+        self._let_go(call.job)
         if wanted and kind == Kind.DONE:
-            self.longest = max(self.longest, seconds)
             self._taken.append(call)
             member.unused.append(call.place)
-            member.last = call.job
             update = self._post.updates[call.place] if member.shares else self._unpacked(answer)
             return Arrived(call.job, update, member.number, checked=True)
         self._post.used(call)
@@ -179,6 +184,8 @@ class Desk:
         self.send(member)
         if not wanted:
             return None
+        if kind == Kind.STOPPED:  # nobody stops a job here, but the user's code may raise `Stopped` itself
+            return Lost(call.job)
         return (Rejected if kind == Kind.REJECTED else Failed)(call.job, member.number, answer)
 
     def _unpacked(self, answer: Any) -> Vector:

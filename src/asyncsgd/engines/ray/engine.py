@@ -11,7 +11,7 @@ from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Crew, Engine
+from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.engines.pretend import per_worker
 from asyncsgd.engines.transport import check_transport
 from asyncsgd.tasks.base import Task
@@ -97,10 +97,10 @@ class Ray(Engine):
             return "starting Ray on this machine"
         return "looking for the Ray cluster" if self.address == "auto" else f"calling the Ray cluster at {self.address}"
 
-    def start(self, task: Task, work: Work, x: Vector) -> Crew:
-        from asyncsgd.engines.ray.crew import RayCrew
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
+        from asyncsgd.engines.ray.crew import RayPool
 
-        return RayCrew(self, task, work, x)
+        return RayPool(self, task, work, x)
 
     def encoding(self, code: str) -> Ray:
         check_transport(code)

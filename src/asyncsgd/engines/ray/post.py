@@ -18,7 +18,7 @@ from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Assign, Vector
 from asyncsgd.engines.processes.memory import Slots
 from asyncsgd.engines.ray.actor import KEY
-from asyncsgd.engines.ray.member import Call, Member
+from asyncsgd.engines.ray.member import Call, WorkerHandle
 
 SMALL = 64 * 1024
 """Bytes up to which Ray sends a vector along with the call; its own limit is 100 KiB for all arguments."""
@@ -84,11 +84,11 @@ class Post:
         if slot != self._newest:
             self._forget_unread(slot)
 
-    def travels(self, member: Member) -> bool:
+    def travels(self, member: WorkerHandle) -> bool:
         """Whether this worker's vectors need room in the object store."""
         return not member.shares and self._bytes > SMALL
 
-    def pack(self, assign: Assign, member: Member, call: Call) -> Any:
+    def pack(self, assign: Assign, member: WorkerHandle, call: Call) -> Any:
         """What to send as the point; None: not now, as the store is full."""
         if not self.travels(member):
             return assign.slot if member.shares else assign.point

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncsgd.engines.ray.member import Member, Stage
+from asyncsgd.engines.lifecycle import Lifecycle, Stage
+from asyncsgd.engines.ray.member import WorkerHandle
 
 LOADING = "cannot load the task"
 BEGINNINGS = ("The actor is dead because ", "The actor died because of ", "The actor died because ")
@@ -30,37 +31,37 @@ def explain(error: Exception) -> str:
     return f"is gone: {first.rstrip('.')[:LONGEST]}"
 
 
-def missing(members: Sequence[Member], wanted: int, seconds: float, cluster: str) -> str:
+def missing(handles: Sequence[WorkerHandle], life: Lifecycle, wanted: int, seconds: float, cluster: str) -> str:
     """Who is not there, what was asked for, what the cluster has, and what to do."""
-    there = sum(member.present for member in members)
-    absent = [member for member in members if not member.present and not member.retired]
+    here = [worker for worker in life.workers if worker.number not in life.retired]
+    there = sum(worker.stage is Stage.READY for worker in here)
     parts = []
-    for stage in Stage:
-        numbers = [member.number for member in absent if member.stage is stage]
+    for stage in (Stage.ABSENT, Stage.WAITING, Stage.LOADING):
+        numbers = [worker.number for worker in here if worker.stage is stage]
         if numbers:
             parts.append(f"{_named(numbers)} {stage.value if len(numbers) == 1 else stage.plural}")
-    if gone := [member.number for member in members if member.retired]:
-        parts.append(f"{_named(gone)} died too often")
-    needs = sorted({_needs(member) for member in absent if member.stage is Stage.WAITING})
+    if life.retired:
+        parts.append(f"{_named(sorted(life.retired))} died too often")
+    needs = sorted({_needs(handles[worker.number]) for worker in here if worker.stage is Stage.WAITING})
     asked = f"Ray was asked for nodes with {' or '.join(needs)} free; the" if needs else "The"
     return (
         f"{there} of the {wanted} workers that the run needs were there after {seconds:.0f} s: {'; '.join(parts)}."
-        f"{_reasons(members)} {asked} cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add "
+        f"{_reasons(life)} {asked} cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add "
         "nodes, or pass a larger start_timeout"
     )
 
 
-def _reasons(members: Sequence[Member]) -> str:
+def _reasons(life: Lifecycle) -> str:
     """Why those that are not there died the last time: two of them, if they differ."""
     found: dict[str, int] = {}
-    for member in members:
-        if member.reason and not member.present:
-            lines = member.reason.strip().splitlines()
-            found.setdefault(" ".join(dict.fromkeys((lines[0], lines[-1]))), member.number)
+    for worker in life.workers:
+        if worker.reason and worker.stage is not Stage.READY:
+            lines = worker.reason.strip().splitlines()
+            found.setdefault(" ".join(dict.fromkeys((lines[0], lines[-1]))), worker.number)
     return "".join(f" Worker {number} {reason}." for reason, number in list(found.items())[:2])
 
 
-def _needs(member: Member) -> str:
+def _needs(member: WorkerHandle) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in member.group.needs.items()) or "anything"
 
 

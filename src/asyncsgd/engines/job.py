@@ -1,0 +1,113 @@
+"""One job in a worker, the same in every engine: compute the update, check it, and say how that ended."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncsgd.core.errors import BadUpdate, Stopped
+from asyncsgd.core.events import Vector
+from asyncsgd.core.fit import check_update
+from asyncsgd.core.work import Gradient, Work
+from asyncsgd.engines.threads import limited
+
+
+class Kind(IntEnum):
+    """What a worker reports: that it is ready, or how a job ended."""
+
+    READY = 0
+    DONE = 1
+    REJECTED = 2
+    FAILED = 3
+    STOPPED = 4
+
+
+class Answer(NamedTuple):
+    """How a job ended."""
+
+    kind: Kind
+    value: Any
+    """What `JobRunner.deliver` returned; the text of what went wrong if the job was rejected or failed."""
+    seconds: float
+    """How long it took, an artificial delay included."""
+
+
+@dataclass(frozen=True)
+class JobRules:
+    """How a worker computes: its threads, and how slow it pretends to be."""
+
+    threads: int | None = None
+    slowdown: float = 1.0
+    min_seconds: float = 0.0
+
+
+class JobRunner:
+    """Computes the jobs of one worker, one at a time. Made in the worker's own process, for as long as that lives.
+
+    An engine overrides `compute` to be able to stop a job, and `deliver` to send the update on its own way.
+
+    >>> from asyncsgd.tasks import quadratic
+    >>> runner = JobRunner(quadratic(dim=2, workers=1), Gradient(), worker=0, rules=JobRules())
+    >>> out = np.empty(2)
+    >>> runner(np.ones(2), seed=1, out=out).kind
+    <Kind.DONE: 1>
+    """
+
+    def __init__(self, task: Any, work: Work, worker: int, rules: JobRules) -> None:
+        self._task, self._work, self._worker, self._rules = task, work, worker, rules
+        # Only a plain gradient can be written in place: other work computes several of them for one update.
+        self._into = getattr(task, "update_into", None) if isinstance(work, Gradient) else None
+        self._limits = ExitStack()
+        self._limits.enter_context(limited(rules.threads))
+
+    def __call__(self, point: Vector, seed: int, out: Vector) -> Answer:
+        """Compute one job at ``point``. Nothing that the user's code raises gets out of here.
+
+        Args:
+            point: The model, which the user's code cannot write to.
+            seed: The seed of the job.
+            out: Memory for the update, of the model's length and dtype.
+        """
+        started = time.perf_counter()
+        value: Any = None
+        try:
+            value = self.compute(point, seed, out)
+            kind = Kind.DONE
+        except Stopped:  # by the server, or by the user's code, which may raise it too
+            kind = Kind.STOPPED
+        except BadUpdate as error:
+            kind, value = Kind.REJECTED, str(error)
+        except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
+            kind, value = Kind.FAILED, traceback.format_exc()
+        return Answer(kind, value, time.perf_counter() - started)
+
+    def compute(self, point: Vector, seed: int, out: Vector) -> Any:
+        """Compute, check and deliver the update, then wait as long as this worker pretends to be slow.
+
+        A job that fails does not wait.
+        """
+        started = time.perf_counter()
+        point.flags.writeable = False
+        if self._into is not None:
+            self._into(point, self._worker, seed, out)
+            update = out
+        else:
+            update = self._work.compute(self._task.update, point, self._worker, seed)
+        check_update(update, point, self._worker, None)
+        value = self.deliver(update, out)
+        spent = time.perf_counter() - started
+        wait = max(self._rules.slowdown * spent, self._rules.min_seconds) - spent
+        if wait > 0:
+            time.sleep(wait)
+        return value
+
+    def deliver(self, update: Vector, out: Vector) -> Any:
+        """Put the checked update where the server finds it; what is returned is sent along with the answer."""
+        if update is not out:
+            np.copyto(out, update)

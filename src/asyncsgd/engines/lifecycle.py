@@ -1,0 +1,392 @@
+"""The life of a worker, without the operating system: no clock, process, thread or Ray.
+
+An engine reports here what happened to its workers (started, ready, answered, died) and how late it is. This module
+decides what the server hears of it and in which order, which jobs are still wanted, and whom to start, ask, stop or
+kill. Every method returns at once. All of them are called by the thread that polls the engine, and by no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from asyncsgd.core.errors import EngineError
+from asyncsgd.core.events import Assign, Cancel, Joined, Left
+from asyncsgd.engines.base import Died, Report
+
+
+class Attendance:
+    """Which workers the server believes to be there, and the next list of reports for it.
+
+    ``present`` holds every worker whose last report was ``Joined`` and not ``Left``.
+
+    A worker that left must not join again within the same list. The server handles a list report by report, and the
+    engine executes the commands at once: a job that the server assigned before it read ``Left`` would otherwise count
+    as a job of the replacement. So a worker that is back too early is *late*: it joins with the next list.
+    """
+
+    def __init__(self) -> None:
+        self.present: set[int] = set()
+        self.retired: set[int] = set()
+        self.opened = False
+        self._reports: list[Report] = []
+        self._left: set[int] = set()  # in the list that is being written
+        self._late: set[int] = set()  # join with the next list, or once attendance is open
+
+    @property
+    def late(self) -> frozenset[int]:
+        """The workers that join when the next list begins."""
+        return frozenset(self._late)
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to report."""
+        return bool(self._reports)
+
+    def open(self) -> None:
+        """Let workers join. All that are there by now join together, in order, so that equal runs begin equally."""
+        self.opened = True
+
+    def begin(self) -> None:
+        """Begin a poll: the late workers join."""
+        if self.opened and self._late:
+            late, self._late = sorted(self._late), set()
+            self._join(late)
+
+    def came(self, *workers: int) -> None:
+        """Let these workers join: in one report, or with the next list those that have to wait."""
+        now = []
+        for worker in workers:
+            if worker in self.retired or worker in self.present:
+                continue
+            if not self.opened or worker in self._left:
+                self._late.add(worker)
+            else:
+                now.append(worker)
+        if now:
+            self._join(now)
+
+    def went(self, worker: int) -> None:
+        """Report that a worker left, if the server knew it."""
+        self._late.discard(worker)
+        if worker in self.present:
+            self.present.remove(worker)
+            self._left.add(worker)
+            self._reports.append(Left(worker))
+
+    def retire(self, worker: int) -> None:
+        """Do without this worker from now on. Nothing is reported: the caller knows."""
+        self.retired.add(worker)
+        self.present.discard(worker)
+        self._late.discard(worker)
+
+    def report(self, report: Report) -> None:
+        """Put a report behind those that are there."""
+        self._reports.append(report)
+
+    def take(self) -> list[Report]:
+        """End the list and return it."""
+        reports, self._reports = self._reports, []
+        self._left.clear()
+        return reports
+
+    def _join(self, workers: list[int]) -> None:
+        self.present.update(workers)
+        self._reports.append(Joined(workers))
+
+
+class Stage(Enum):
+    """How far a worker has come."""
+
+    ABSENT = "waits to be started"
+    WAITING = "waits for room on a node"
+    LOADING = "loads the task"
+    READY = "computes"
+
+    @property
+    def plural(self) -> str:
+        """The same words for several workers.
+
+        >>> Stage.LOADING.plural
+        'load the task'
+        """
+        verb, _, rest = self.value.partition(" ")
+        return f"{verb.removesuffix('s')} {rest}".strip()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What an engine grants its workers."""
+
+    job_timeout: float | None = None
+    """Seconds that a job may take; None: `longer` times the longest job that was used, at least `least_timeout`."""
+    start_timeout: float = 120.0
+    """Seconds that loading the task may take."""
+    ahead: int = 2
+    """Jobs that a worker may hold at once: it computes one while the next is on its way. One, if a job depends on what
+    became of the job before it (error feedback, any other state that stays on the worker)."""
+    deaths_in_a_row: int = 5
+    """A worker that dies this often without an answer in between is given up."""
+    continue_without: bool = False
+    """Whether the run continues without a worker that was given up. If not, the run ends."""
+    backoff: bool = False
+    """Whether the second death in a row, and every one after it, delays the replacement by 1, 2, 4, ... seconds."""
+    silence: float = math.inf
+    """Seconds after which a worker without a job is asked whether it is still there."""
+    least_timeout: float = 300.0
+    longer: float = 20.0
+
+
+class Worker:
+    """One worker as the lifecycle knows it. An engine may read all of it, and changes none of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stage = Stage.ABSENT
+        self.waiting: deque[Assign] = deque()  # not sent yet, in order
+        self.sent: dict[int, Any] = {}  # job -> what the engine keeps for it; the first one is being computed
+        self.since = 0.0  # when the job being computed was first in line, or the stage began
+        self.heard = 0.0  # when it last answered anything
+        self.asked = False  # whether it is there, and has not answered
+        self.deaths = 0  # in a row, without an answer to a job in between
+        self.reason = ""  # of its last death
+        self.condemned = ""  # why the engine is killing it
+        self.start_at = 0.0  # not before
+        self.last_used = -1  # job of the last update it delivered, as long as the server uses it
+
+    @property
+    def first(self) -> int:
+        """The job being computed; -1 if there is none."""
+        return next(iter(self.sent), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a process for this worker."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Kill this worker, unless the engine finds that it has answered. ``reason`` is for `Lifecycle.condemn`."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask this worker, which has nothing to do, whether it is still there."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Tell this worker again that the job it computes was cancelled: the first message may have been missed."""
+
+    worker: int
+    job: int
+
+
+Action: TypeAlias = Start | Kill | Ask | Stop
+
+
+class Lifecycle(Attendance):
+    """Jobs, deaths and time-outs of workers that the engine itself starts.
+
+    The engine pulls jobs with `peek` and `sent`, as only the engine knows whether it has room for one. Times are
+    seconds of any clock that never goes back.
+
+    The order within a poll matters. First `begin`, then every answer that is there, then `tick`: the server may have
+    been busy for longer than a job may take, and a worker that answered meanwhile is in time. What a worker said
+    before it died is handed in before its death.
+    """
+
+    def __init__(self, workers: int, rules: Rules, now: float = 0.0) -> None:
+        super().__init__()
+        self.rules = rules
+        self.workers = [Worker(number) for number in range(workers)]
+        self.longest = 0.0
+        """Seconds of the longest job whose update was reported."""
+        self.alone_since = now
+        """The last time at which a worker was known to be there, or was loading the task."""
+        self._wanted: dict[int, Worker] = {}  # job -> who has it; the server waits for these and no others
+
+    # ------------------------------------------------------------------------------------------ from the server
+
+    def assign(self, command: Assign) -> bool:
+        """Queue a job. False: its worker left, the server is about to hear so, and the job goes with the worker."""
+        number = command.job.worker
+        if number not in self.present:
+            return False
+        worker = self.workers[number]
+        self._wanted[command.job.id] = worker
+        worker.waiting.append(command)
+        return True
+
+    def cancel(self, command: Cancel) -> int | None:
+        """Forget a job. Return its worker if it was sent, as that worker may be stopped."""
+        job = command.job.id
+        owner = self.workers[command.job.worker]
+        if owner.last_used == job:
+            owner.last_used = -1  # reported in this list, but cancelled by a report before it: it will not be used
+        worker = self._wanted.pop(job, None)
+        if worker is None:
+            return None
+        if job in worker.sent:
+            return worker.number
+        worker.waiting = deque(assign for assign in worker.waiting if assign.job.id != job)
+        return None
+
+    def wants(self, job: int) -> bool:
+        """Whether the server waits for this job."""
+        return job in self._wanted
+
+    def dismiss(self, worker: int) -> None:
+        """Retire a worker. Its process may still answer and die, which changes nothing any more."""
+        self.retire(worker)
+        self._disown(self.workers[worker])
+
+    # ------------------------------------------------------------------------------------------ to the workers
+
+    def peek(self, worker: int) -> Assign | None:
+        """Return the job that the worker may be sent now, if there is one."""
+        it = self.workers[worker]
+        if it.waiting and it.stage is Stage.READY and len(it.sent) < self.rules.ahead and not it.condemned:
+            return it.waiting[0]
+        return None
+
+    def sent(self, worker: int, kept: Any, now: float) -> bool:
+        """The job of `peek` was sent; ``kept`` comes back with its answer.
+
+        Returns whether the job that this worker was sent before ended with an update that the server used. State that
+        stays on the worker (error feedback) needs it, and needs ``ahead = 1``: only then is that job over by now. It is
+        False for the first job of a process.
+        """
+        it = self.workers[worker]
+        if not it.sent:
+            it.since = now  # it is first in line, even behind a question that has not been answered
+        it.sent[it.waiting.popleft().job.id] = kept
+        used, it.last_used = it.last_used >= 0, -1
+        return used
+
+    # ------------------------------------------------------------------------------------------ from the workers
+
+    def started(self, worker: int, now: float, stage: Stage = Stage.LOADING) -> None:
+        """Its process is being started; call it again for the next stage."""
+        it = self.workers[worker]
+        it.stage, it.since, it.heard = stage, now, now
+
+    def ready(self, worker: int, now: float) -> None:
+        """It has loaded the task. That alone does not end its deaths in a row: a task may kill at its first job."""
+        it = self.workers[worker]
+        it.stage, it.since, it.heard = Stage.READY, now, now
+        self.came(worker)
+
+    def heard(self, worker: int, now: float) -> None:
+        """It answered, but not to a job."""
+        it = self.workers[worker]
+        it.heard = it.since = now
+        it.asked = False
+
+    def answered(self, worker: int, job: int, now: float, seconds: float | None = None) -> tuple[Any, bool]:
+        """It has finished a job. Return what `sent` kept, and whether the server still waits for the job.
+
+        Args:
+            worker: Its number.
+            job: The job, the oldest of those that were sent.
+            now: The time.
+            seconds: How long it computed, if there is an update; None if the job failed, was stopped or rejected.
+        """
+        it = self.workers[worker]
+        kept = it.sent.pop(job)
+        it.heard = it.since = now  # the next job is first in line from now on
+        it.asked = False
+        it.deaths = 0
+        wanted = self._wanted.pop(job, None) is not None
+        if wanted and seconds is not None:
+            it.last_used = job
+            if seconds > self.longest:
+                self.longest = seconds
+        return kept, wanted
+
+    def condemn(self, worker: int, reason: str) -> None:
+        """The engine kills it: this reason, not the exit status, is reported with its death."""
+        self.workers[worker].condemned = reason
+
+    def died(self, worker: int, reason: str, now: float) -> bool:
+        """Its process is gone, and its jobs with it. Return whether to start another at once.
+
+        If not, the worker is retired, or `tick` asks for a start later. Raises `EngineError` if the run has to end.
+        """
+        it = self.workers[worker]
+        if it.stage not in (Stage.ABSENT, Stage.WAITING):
+            self.alone_since = now  # it was there until now, however long the server has not looked
+        self._disown(it)
+        it.sent.clear()
+        it.stage, it.asked, it.last_used = Stage.ABSENT, False, -1
+        it.reason, it.condemned = it.condemned or reason, ""
+        if worker in self.retired:
+            return False
+        it.deaths += 1
+        given_up = it.deaths >= self.rules.deaths_in_a_row
+        words = f"died {it.deaths} times in a row without finishing a job"
+        suffix = f"; it has {words}: the run continues without it" if given_up and self.rules.continue_without else ""
+        self.report(Died(worker, it.reason + suffix))
+        self.went(worker)
+        if given_up:
+            if not self.rules.continue_without:
+                fix = "if memory ran out, use fewer workers or a smaller batch"
+                raise EngineError(f"worker {worker} {words}: at last it {it.reason}; {fix}")
+            self.retire(worker)
+            if len(self.retired) == len(self.workers):
+                raise EngineError(f"no worker is left; the last one, worker {worker}, {it.reason}")
+            return False
+        pause = 2.0 ** (it.deaths - 2) if self.rules.backoff and it.deaths > 1 else 0.0
+        it.start_at = now + pause
+        return pause == 0.0
+
+    # ------------------------------------------------------------------------------------------ the clock
+
+    @property
+    def allowed(self) -> float:
+        """Seconds that a job may take."""
+        return self.rules.job_timeout or max(self.rules.least_timeout, self.rules.longer * self.longest)
+
+    def tick(self, now: float) -> list[Action]:
+        """Return what to do now, worker by worker. A killed worker is proposed again until it is condemned or dead."""
+        actions: list[Action] = []
+        for it in self.workers:
+            if it.stage not in (Stage.ABSENT, Stage.WAITING):
+                self.alone_since = now
+            if it.number in self.retired or it.condemned:
+                continue
+            match it.stage:
+                case Stage.ABSENT if now >= it.start_at:
+                    actions.append(Start(it.number))
+                case Stage.LOADING if now - it.since > self.rules.start_timeout:
+                    actions.append(Kill(it.number, _took("its start", self.rules.start_timeout)))
+                case Stage.READY if it.sent:
+                    if now - it.since > self.allowed:
+                        actions.append(Kill(it.number, _took(f"its job {it.first}", self.allowed)))
+                    elif it.first not in self._wanted:
+                        actions.append(Stop(it.number, it.first))
+                case Stage.READY if not it.asked and now - it.heard > self.rules.silence:
+                    it.asked = True
+                    actions.append(Ask(it.number))
+        return actions
+
+    def _disown(self, worker: Worker) -> None:
+        """The server does not wait for any job of this worker. Those that were sent may still be answered."""
+        for job in (*worker.sent, *(assign.job.id for assign in worker.waiting)):
+            self._wanted.pop(job, None)
+        worker.waiting.clear()
+
+
+def _took(what: str, seconds: float) -> str:
+    return f"was killed, because {what} took more than {seconds:g} s"
