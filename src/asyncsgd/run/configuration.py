@@ -14,11 +14,11 @@ from typing import Any
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
+from asyncsgd.core.parts import check_parts
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.reading import read_config, read_lines
-from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")

@@ -14,10 +14,10 @@ from asyncsgd.core.dispatch import Shuffled, Uniform
 from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
+from asyncsgd.result import leftover
 from asyncsgd.run.faults import Faults
 from asyncsgd.run.metrics import blown_up
 from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, unjudged
-from asyncsgd.simulation.leftover import leftover
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.trace import Delays, Trace
 
