@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from asyncsgd.core.events import Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive
 from asyncsgd.core.server import JOB
-from asyncsgd.simulation.lowering import Numbers, lower_numbers, weigh
+from asyncsgd.simulation.lowering import Numbers, Rule, lower_numbers, weigh
 from asyncsgd.trace.columns import Floats
 from asyncsgd.trace.replay import Arrivals, Weighed
 
@@ -131,7 +131,8 @@ def replay_lanes(
         members = range(begin, min(begin + width, count))
         values = np.empty((records if history else 1, len(taken), width))
         values[0] = first_values[:, None]
-        lanes = _make_lanes(x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, values)
+        block = Block(x0, slots, first, members, width, stepsizes, seeds, values)
+        lanes = _make_lanes(block, watch, rule, getattr(task, "scratch_rows", 1))
         if stop is not None:
             lanes.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
@@ -222,21 +223,27 @@ def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
     return path, int(slots), int(first)
 
 
-def _make_lanes(
-    x0: Vector,
-    slots: int,
-    first: int,
-    width: int,
-    members: range,
-    stepsizes: Sequence[float],
-    seeds: Sequence[int],
-    watch: Any,
-    rule: Any,
-    task: Any,
-    metrics: Floats,
-) -> Any:
+class Block(NamedTuple):
+    """A block of lanes that advance together."""
+
+    x0: Vector
+    slots: int
+    """How many points are kept at once."""
+    first: int
+    """Slot of x^(0), or -1."""
+    members: range
+    width: int
+    """Lanes of a block; the last block has fewer members and is filled up with copies."""
+    stepsizes: Sequence[float]
+    seeds: Sequence[int]
+    metrics: Floats
+
+
+def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
+    """Return everything that changes in a block, at its start."""
     from asyncsgd.simulation.replay_kernel import Lanes
 
+    x0, slots, first, members, width, stepsizes, seeds, metrics = block
     dimension = len(x0)
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
     fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
@@ -255,7 +262,7 @@ def _make_lanes(
         m=np.zeros((dimension if rule.momentum else 1, width)),
         g=np.zeros((dimension, width)),
         y=np.zeros((dimension if rule.local_steps else 1, width)),
-        scratch=np.zeros((max(1, getattr(task, "scratch_rows", 1)), width)),
+        scratch=np.zeros((max(1, scratch), width)),
         small=np.zeros((2, width)),
         fold=np.zeros((fold, width)),
         ring=np.zeros((watch.window, width)),
