@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter, BadRunDirectory, NoRun, TraceError, UsageError
+from asyncsgd.core.parts import describe
 from asyncsgd.report.subject import Floats, State, Subject, distinct, metric_columns
 from asyncsgd.run import TrainingRun, ending
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
@@ -80,6 +81,7 @@ def of_run(run: Run, name: str = "", task: Task | None = None, targets: Mapping[
         metrics=metric_columns(run.metrics),
         method=run.method.name,
         recipe=repr(run.method),
+        parts=describe(run.method),
         task=str(config.get("task", "" if task is None else getattr(task, "name", type(task).__name__))),
         state=state,
         seconds=seconds,
@@ -148,6 +150,7 @@ def of_directory(path: Path) -> Subject:
         metrics=metrics,
         method=str(config.get("method_name", "")),
         recipe=str(config.get("method", "")),
+        parts=parts if isinstance(parts := config.get("parts"), dict) else {},
         task=str(config.get("task", "")),
         state=_state(ending.of_records(config, journal, rows, trace.iterations, running=running), path),
         seconds=max(clock, default=None),

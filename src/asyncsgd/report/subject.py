@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +42,9 @@ class Subject:
     """Columns over "iteration" and "time", one row per evaluation."""
     method: str = ""
     recipe: str = ""
-    """The method in full, as its repr."""
+    """The method in full, as its repr, to be shown."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """The kind and the numbers of every part of the method, as `asyncsgd.core.parts.describe` gives them."""
     task: str = ""
     state: State = State("")
     seconds: float | None = None
@@ -81,14 +82,13 @@ class Subject:
     @property
     def dispatch(self) -> str:
         """The kind of its dispatch rule: ``AlwaysBusy``, ``Batch``, ...; empty if nobody knows."""
-        found = re.search(r"\bdispatch=(\w+)\(", self.recipe)
-        return found[1] if found else ""
+        return str(self.parts.get("dispatch", {}).get("kind", ""))
 
     @property
     def stepsize(self) -> float | None:
-        """The step that the method was given."""
-        found = re.search(r"\bstepsize=([-+\d.e]+)", self.recipe)
-        return float(found[1]) if found else None
+        """The step size that the method was given; None if nobody knows."""
+        found = self.parts.get("step", {}).get("stepsize")
+        return float(found) if isinstance(found, int | float) else None
 
     def faults(self) -> dict[int, dict[str, int]]:
         """Per worker, how often what went wrong."""

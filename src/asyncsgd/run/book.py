@@ -20,7 +20,7 @@ from asyncsgd.run.listeners import Listener, Status
 from asyncsgd.run.metrics import Metrics
 from asyncsgd.run.pace import Pace
 from asyncsgd.run.request import Request
-from asyncsgd.run.safety import takes_long
+from asyncsgd.theory.safe_step import takes_long
 from asyncsgd.trace import Recorder, Trace
 
 TICK = 0.2
