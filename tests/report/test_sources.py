@@ -69,7 +69,7 @@ def test_a_directory_and_its_run_say_the_same(trained, directory):
     assert kept.trace == run.trace
     assert kept.diagnosis == run.diagnosis == trained.diagnosis
     assert kept.diagnosis.safe_step is not None
-    assert (kept.method, kept.recipe, kept.task) == (run.method, run.recipe, run.task)
+    assert (kept.method, kept.recipe, kept.parts, kept.task) == (run.method, run.recipe, run.parts, run.task)
     assert kept.state == run.state
     assert kept.elapsed == pytest.approx(run.elapsed)
     for name, values in kept.metrics.items():

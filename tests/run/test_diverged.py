@@ -16,9 +16,9 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint
-from asyncsgd.run.safety import estimate_smoothness
 from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
+from asyncsgd.theory.safe_step import estimate_smoothness
 
 TIMES = asgd.durations.fixed([1.0, 2.0])
 

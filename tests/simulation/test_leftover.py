@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import asyncsgd as asgd
 from asyncsgd.cli import app
 from asyncsgd.core.server import Server
+from asyncsgd.result import leftover
 from asyncsgd.run import checkpoint
 from asyncsgd.run.view import RunView
-from asyncsgd.simulation.leftover import leftover
 
 TIMES = asgd.durations.fixed([1.0, 1.5, 2.0])
 BUFFERED = {

@@ -19,11 +19,11 @@ from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.simulation import durations as times
 from asyncsgd.simulation import replay
-from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.clock import play
-from asyncsgd.simulation.plain_replay import replay_core
+from asyncsgd.simulation.lowering import lower, share, weigh
 from asyncsgd.simulation.single import arrivals_of
 from asyncsgd.trace import Recorder
+from asyncsgd.trace.replay import replay_core
 
 WORKERS = 4
 TASKS = {
@@ -73,7 +73,7 @@ def through_server(task, method, durations, iterations, seed):
 def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations, seed):
     task, durations = TASKS[name], times.exponential([1.0, 1.0, 2.0, 7.0])
     arrivals = arrivals_of(durations, method, iterations, seed)
-    assert replay.compiles(method, task)
+    assert lower(method, task).numbers
     alone = replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[seed], every=5)
     update, weighed, used, diverged = replay_core(arrivals, task, method, seed=seed)
     assert diverged is None
@@ -81,7 +81,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     assert np.array_equal(alone.x[:, 0], through_server(task, method, durations, iterations, seed))
     assert np.array_equal(alone.weighed.weight, weighed.weight)
     assert np.array_equal(alone.weighed.version, weighed.version)
-    assert np.array_equal(replay.share(method, weighed.weight), used)
+    assert np.array_equal(share(method, weighed.weight), used)
     many = replay.replay_lanes(
         arrivals, task, method, stepsizes=[0.01, 0.05, 0.02] * 4, seeds=[seed, seed, seed + 1] * 4, every=5
     )
@@ -94,11 +94,11 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
 def test_points_are_kept_only_while_somebody_will_read_them():
     method = asgd.fedbuff(0.1, concurrency=6, buffer=3)
     arrivals = arrivals_of(times.exponential([1.0, 1.0, 2.0, 7.0]), method, 2000, 0)
-    _, slots, _ = replay._path(arrivals, replay.weigh(arrivals, method))
+    _, slots, _ = replay._path(arrivals, weigh(arrivals, method))
     assert slots <= 6
     batch = asgd.minibatch_sgd(0.1)
     arrivals = arrivals_of(times.fixed([1.0] * 50), batch, 2000, 0)
-    _, slots, _ = replay._path(arrivals, replay.weigh(arrivals, batch))
+    _, slots, _ = replay._path(arrivals, weigh(arrivals, batch))
     assert slots <= 2  # fifty workers share one version
 
 
@@ -222,6 +222,6 @@ def test_arrivals_of_a_trace_are_those_of_its_schedule():
     durations = times.exponential([1.0, 2.0, 5.0])
     arrivals = arrivals_of(durations, method, 200, 1)
     run = asgd.simulate(asgd.tasks.quadratic(workers=3), method, durations, iterations=200, seed=1)
-    recorded = Arrivals.of(run.trace)
+    recorded = run.trace.arrivals()
     for column in ("job", "worker", "iteration", "time", "concurrency", "workers"):
         assert np.array_equal(getattr(arrivals, column), getattr(recorded, column))

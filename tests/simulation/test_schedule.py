@@ -15,9 +15,8 @@ from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.simulation import durations as times
-from asyncsgd.simulation.arrivals import Arrivals, cut, to_trace, weigh
 from asyncsgd.simulation.clock import play
-from asyncsgd.simulation.replay import share
+from asyncsgd.simulation.lowering import share, weigh
 from asyncsgd.simulation.schedule import schedule
 from asyncsgd.trace import Recorder
 
@@ -81,9 +80,12 @@ def plain(method, durations, iterations, seed):
 
 def compiled(method, durations, iterations, seed):
     plan = schedule(method.dispatch, durations, iterations=iterations, seed=seed)
-    arrivals = Arrivals.of(plan)
-    weighed = weigh(arrivals, method)
-    return plan, to_trace(arrivals, weighed, share(method, weighed.weight), {})
+    return plan, record(plan, method)
+
+
+def record(plan, method):
+    weighed = weigh(plan.arrivals(), method)
+    return plan.with_outcomes(weighed, share(method, weighed.weight), {})
 
 
 @examples(300)
@@ -100,13 +102,10 @@ def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, durations, i
 def test_a_run_cut_short_is_a_shorter_run(dispatch, durations, iterations, data):
     less = data.draw(st.integers(1, iterations))
     method = Method("any", steps.Constant(0.1), dispatch)
-    whole = Arrivals.of(schedule(dispatch, durations, iterations=iterations))
-    short = whole.first(less)
-    weighed = weigh(short, method)
-    trace = to_trace(short, weighed, share(method, weighed.weight), {})
+    whole = schedule(dispatch, durations, iterations=iterations)
+    trace = record(whole.until(less), method)
     assert trace == compiled(method, durations, less, 0)[1]
-    recorded = to_trace(whole, weigh(whole, method), share(method, weigh(whole, method).weight), {})
-    assert cut(recorded, less) == trace
+    assert record(whole, method).until(less) == trace
 
 
 def test_many_workers_arrive_in_the_order_of_a_plain_heap():

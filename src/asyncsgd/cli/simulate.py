@@ -27,8 +27,8 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
 
     The file names a task, durations and methods; examples/straggler.toml is one.
     """
+    from asyncsgd.result import leftover
     from asyncsgd.simulation import config as configs
-    from asyncsgd.simulation.leftover import leftover
     from asyncsgd.simulation.single import simulate as run_one
 
     described = configs.load(config)
@@ -49,6 +49,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
                     **({key: None for key in last} if run.diverged is not None else last),
                     "diverged": run.diverged,
                     "unused": run.unused or None,
+                    **({"slow_because": run.slow_because} if json else {}),
                     "average_delay": delays.average,
                     "maximum_delay": delays.maximum,
                     "concurrency": delays.concurrency,
@@ -58,6 +59,8 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     for name, run in runs.items():
         if not json and (rest := leftover(run.method, run.trace)) is not None:
             typer.echo(f"{name}: {rest}")
+        if not json and run.slow_because:
+            typer.echo(f"{name}: simulated without compiled code, which is slow: {run.slow_because}")
     if output is not None:
         _page(runs, described.task, output, json)
 

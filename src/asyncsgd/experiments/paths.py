@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from asyncsgd.core.errors import TargetNotReached
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import simulate, sweep
-from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import replay_lanes
 from asyncsgd.simulation.sweep import Sweep
@@ -38,7 +37,7 @@ def squares(
     """‖∇f(x_t)‖² along the arrivals of a trace: axes t = 0..T, step sizes, seeds. NaN from divergence on."""
     lanes = [(step, seed) for step in stepsizes for seed in seeds]
     result = replay_lanes(
-        Arrivals.of(trace),
+        trace.arrivals(),
         task,
         method,
         stepsizes=[step for step, _ in lanes],

@@ -12,9 +12,11 @@ from functools import cache
 
 from asyncsgd.core.check import nonnegative, positive
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, Candidate
+from asyncsgd.core.parts import Reason
+from asyncsgd.planning.candidates import Candidate
 from asyncsgd.planning.rehearsal import Rehearsal
 from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
+from asyncsgd.theory.coverage import SECOND, THIRD, covering
 from asyncsgd.trace import Delays
 
 SEQUENTIAL = (1.0, 0.0)
@@ -83,7 +85,9 @@ def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accu
     Mini-batch SGD is asynchronous SGD with delays 0, ..., b-1 (Example 1 of the paper), so all methods
     are judged by theorems with the same constants where the data are alike.
     """
-    if target.heterogeneous and favours_fast(candidate):
+    if candidate.workers < candidate.total and target.heterogeneous:
+        return None  # the data of the others are never seen
+    if isinstance(covering(candidate.build(), heterogeneous=target.heterogeneous), Reason):
         return None
     bound = _bound(candidate, rehearsal, target)
     reached, _ = bound.iterations(1.0)
@@ -118,9 +122,11 @@ def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, mo
     assert rehearsal is not None
     delays = rehearsal.delays
     pair = (delays.concurrency, delays.maximum + more)
-    if candidate.method == ADAPTIVE:
+    covered = covering(candidate.build(), heterogeneous=False)
+    assert not isinstance(covered, Reason)
+    if covered.theorem == SECOND:
         return _second(delays, target.gap, target.noise)
-    if candidate.method == ALGORITHM2 and target.heterogeneity is not None:
+    if covered.theorem == THIRD and target.heterogeneity is not None:  # else Theorem 1 has the same constants for all
         own = [delays.per_worker.get(worker, delays.average) for worker in range(candidate.workers)]
         return _third(pair, target.gap, target.noise, target.heterogeneity, own)
     return _first(pair, target.gap, target.noise)

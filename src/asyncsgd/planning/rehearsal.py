@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.planning.candidates import ALGORITHM2, Candidate
 from asyncsgd.planning.fleet import GROUPS, Fleet
-from asyncsgd.simulation.arrivals import Arrivals, to_trace, weigh
+from asyncsgd.simulation.lowering import weigh
 from asyncsgd.simulation.schedule import Schedule, schedule
 from asyncsgd.trace import Delays, Trace
 
@@ -81,9 +81,8 @@ def rehearse(candidate: Candidate, fleet: Fleet, seed: int) -> Rehearsal:
     """Simulate the candidate long enough for its speed and its delays; the delay identity is checked."""
     method = candidate.build()
     plan = schedule(method.dispatch, fleet.durations, iterations=length(candidate, fleet), seed=seed)
-    arrivals = Arrivals.of(plan)
-    weighed = weigh(arrivals, method)
-    trace = to_trace(arrivals, weighed, weighed.weight, {"method": method.name})
+    weighed = weigh(plan.arrivals(), method)
+    trace = plan.with_outcomes(weighed, weighed.weight, {"method": method.name})
     trace.check(early=False)
     settled, waits = True, None
     if candidate.rounds:

@@ -11,10 +11,12 @@ import numpy as np
 from asyncsgd import theory
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Outcome
+from asyncsgd.core.parts import Reason, made
 from asyncsgd.report.measures import Worker
 from asyncsgd.run.view import Floats, RunView
 from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.theory import Bound
+from asyncsgd.theory.coverage import THIRD, bound, covering
 
 BUSY, BATCH, SAMPLED = "AlwaysBusy", "Batch", ("Uniform", "Shuffled")
 
@@ -115,16 +117,16 @@ def _bound(subject: RunView) -> list[Line]:
         return []
     smallest, assumed = _smallest(subject.known)
     try:
-        bound = _theorem(subject, float(losses[0]) - smallest, step)
-        if bound is None:
+        found = _theorem(subject, float(losses[0]) - smallest, step)
+        if found is None:
             return []
-        name, measured = _mean(subject, bound, np.square(norms))
-        if step > bound.max_step * (1 + 1e-12):
-            why = f", as {bound.condition}" if bound.condition else ""
-            limit = f"{bound.theorem} promises nothing for a step of {step:.3g}: it asks for at most "
-            limit += f"{bound.max_step:.3g}{why}"
+        name, measured = _mean(subject, found, np.square(norms))
+        if step > found.max_step * (1 + 1e-12):
+            why = f", as {found.condition}" if found.condition else ""
+            limit = f"{found.theorem} promises nothing for a step of {step:.3g}: it asks for at most "
+            limit += f"{found.max_step:.3g}{why}"
             return [Line(name, measured, None, limit)]
-        return [Line(name, measured, bound.at(trace.iterations, step), f"at most, by {bound.theorem}{assumed}")]
+        return [Line(name, measured, found.at(trace.iterations, step), f"at most, by {found.theorem}{assumed}")]
     except UsageError:  # constants that the theorems do not take, such as a start at the optimum
         return []
 
@@ -153,22 +155,20 @@ def _mean(subject: RunView, bound: Bound, squares: Floats) -> tuple[str, float]:
 def _theorem(subject: RunView, gap: float, step: float) -> Bound | None:
     task: Any = subject.known
     names = ("smoothness", "noise_variance", "heterogeneity")
-    if any(getattr(task, name, None) is None for name in names) or not _plain(subject.recipe):
+    if any(getattr(task, name, None) is None for name in names) or not subject.parts:
         return None
-    trace = subject.trace
-    constants = {"smoothness": task.smoothness, "gap": gap, "noise_variance": task.noise_variance}
-    if subject.dispatch in SAMPLED and "step=Constant(" in subject.recipe:
-        return theory.theorem3(trace, heterogeneity=task.heterogeneity, **constants)
-    if getattr(task, "heterogeneous", False) or np.any(np.asarray(task.heterogeneity) > 0):
-        return None  # Theorems 1 and 2 are about data that are alike
-    if "step=Constant(" in subject.recipe:
-        return theory.theorem1(trace, **constants)
-    return theory.theorem2(trace, weights=np.minimum(1.0, trace.step / step), **constants)
-
-
-def _plain(recipe: str) -> bool:
-    """Whether the theorems speak about this method: gradients, used one by one, by plain SGD."""
-    parts = ("work=Gradient()", "aggregation=Each()", "optimizer=SGD()", "transforms=()")
-    return all(part in recipe for part in parts) and any(
-        f"step={step}(" in recipe for step in ("Constant", "DelayAdaptive", "DropAbove")
+    differ = bool(getattr(task, "heterogeneous", False) or np.any(np.asarray(task.heterogeneity) > 0))
+    covered = covering(made(subject.parts), heterogeneous=differ)
+    if isinstance(covered, Reason) or not covered.exact:
+        return None
+    if differ and covered.theorem != THIRD:
+        return None  # rounds: Theorem 1 covers them, with a noise that the task does not know
+    return bound(
+        covered,
+        subject.trace,
+        heterogeneity=task.heterogeneity,
+        weights=np.minimum(1.0, subject.trace.step / step),
+        smoothness=task.smoothness,
+        gap=gap,
+        noise_variance=task.noise_variance,
     )

@@ -13,10 +13,11 @@ from typing import Any
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
+from asyncsgd.core.parts import check_parts
+from asyncsgd.core.parts import describe as describe_parts
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.reading import read_config, read_lines
-from asyncsgd.simulation.single import check_parts
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")
@@ -63,6 +64,7 @@ def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: 
         "task": getattr(task, "name", type(task).__name__),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # where a function lies differs from process to process
         "method_name": method.name,
+        "parts": describe_parts(method),
         "iterations": iterations,
         "seed": seed,
         "dimension": int(x.shape[0]),

@@ -15,12 +15,13 @@ from asyncsgd.core.events import Outcome, Vector
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.format import times
+from asyncsgd.result import leftover
 from asyncsgd.run.evaluator import blown_up
 from asyncsgd.run.faults import Faults
 from asyncsgd.run.options import RunRequest
-from asyncsgd.run.safety import BUDGET, conditions, estimate_smoothness, safe_step, takes_long, unjudged
-from asyncsgd.simulation.leftover import leftover
 from asyncsgd.tasks.base import Task, is_heterogeneous
+from asyncsgd.theory.coverage import covering
+from asyncsgd.theory.safe_step import BUDGET, conditions, estimate_smoothness, safe_step, takes_long
 from asyncsgd.trace import Delays, Trace
 
 MUCH = 3.0
@@ -154,7 +155,8 @@ def _smoothness(
     facts: list[str],
 ) -> float | None:
     """L, where the step can be judged; else why it cannot is among the facts."""
-    why = unjudged(method) or apart
+    covered = covering(method, heterogeneous=False)
+    why = apart if covered else str(covered)
     if why is None:
         try:
             found = estimate_smoothness(task, x, workers)

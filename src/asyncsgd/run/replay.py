@@ -23,10 +23,9 @@ from asyncsgd.run import configuration
 from asyncsgd.run.fingerprint import fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
 from asyncsgd.run.reading import as_path, read_bytes, read_lines, sound_trace
-from asyncsgd.simulation.arrivals import Arrivals
-from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
+from asyncsgd.trace.replay import Surroundings, replay_core
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,20 +90,17 @@ def replay(
     elif stop is not None:
         _check_stop(stop, total)
     known = marks(read_bytes(path, "fingerprints.bin"))
-    arrivals = Arrivals.of(trace)
+    arrivals = trace.arrivals()
     journal = read_lines(path, "journal.jsonl")
     with _Threads(journal, arrivals.worker) as threads:
         watch = _Watch(known, stop, look, progress, threads)
-        update, _, _, broken = replay_core(
-            arrivals,
-            task,
-            method,
-            seed=int(config["seed"]),
+        around = Surroundings(
             watch=watch,
             present=_Membership(journal),
             carry=_Carriage(journal) if any(row.get("transport") for row in journal) else None,
             noise=noise_seeds(read_lines(path, NOISE)),
         )
+        update, _, _, broken = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
     if broken is not None:
         job = int(arrivals.job[broken])
         raise ReplayDiffers(f"job {job} (iteration {broken}) is not finite here; it was in the run", job, broken)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asyncsgd.result import Run
 from asyncsgd.run.diagnosis import Diagnosis
 from asyncsgd.run.faults import Faults
-from asyncsgd.simulation import Run
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,6 @@ The terminal, the page, ``asyncsgd watch``, the loggers and ``--json`` read what
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,7 +17,9 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadRunDirectory, TraceError, UsageError
 from asyncsgd.core.events import Outcome
+from asyncsgd.core.parts import describe
 from asyncsgd.format import jsonable, number, span
+from asyncsgd.result import Run
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
@@ -26,7 +27,6 @@ from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.reading import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.target import Target
-from asyncsgd.simulation import Run
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -56,7 +56,9 @@ class RunView:
     """Columns over "iteration" and "time", one row per evaluation."""
     method: str = ""
     recipe: str = ""
-    """The method in full, as its repr."""
+    """The method in full, as its repr, to be shown."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """The kind and the numbers of every part of the method, as `asyncsgd.core.parts.describe` gives them."""
     task: str = ""
     ending: Ending = NOT_KNOWN
     seconds: float | None = None
@@ -94,6 +96,7 @@ class RunView:
             metrics=metric_columns(run.metrics),
             method=run.method.name,
             recipe=repr(run.method),
+            parts=describe(run.method),
             task=str(config.get("task", "" if task is None else getattr(task, "name", type(task).__name__))),
             config=config,
             known=task,
@@ -129,6 +132,7 @@ class RunView:
             metrics=metrics,
             method=str(config.get("method_name", "")),
             recipe=str(config.get("method", "")),
+            parts=parts if isinstance(parts := config.get("parts"), dict) else {},
             task=str(config.get("task", "")),
             ending=ending_of_files(config, journal, rows, trace.iterations, running=running),
             seconds=max(clock, default=None),
@@ -171,14 +175,13 @@ class RunView:
     @property
     def dispatch(self) -> str:
         """The kind of its dispatch rule: ``AlwaysBusy``, ``Batch``, ...; empty if nobody knows."""
-        found = re.search(r"\bdispatch=(\w+)\(", self.recipe)
-        return found[1] if found else ""
+        return str(self.parts.get("dispatch", {}).get("kind", ""))
 
     @property
     def stepsize(self) -> float | None:
         """The step that the method was given."""
-        found = re.search(r"\bstepsize=([-+\d.e]+)", self.recipe)
-        return float(found[1]) if found else None
+        found = self.parts.get("step", {}).get("stepsize")
+        return float(found) if isinstance(found, int | float) else None
 
     def faults_by_worker(self) -> dict[int, dict[str, int]]:
         """Return how often what went wrong, per worker."""

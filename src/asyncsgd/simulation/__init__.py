@@ -8,9 +8,10 @@
 """
 
 from asyncsgd.core.errors import DivergenceWarning, EdgeWarning, TargetNotReached
+from asyncsgd.result import Run
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.compare import Comparison, compare
-from asyncsgd.simulation.single import Run, simulate
+from asyncsgd.simulation.single import simulate
 from asyncsgd.simulation.sweep import Sweep, grid, sweep
 
 __all__ = [

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.result import Run, write_report
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.replay import Progress
-from asyncsgd.simulation.single import Run, simulate, write_report
+from asyncsgd.simulation.single import simulate
 from asyncsgd.simulation.sweep import Recipe, Sweep, check_grid, sweep, with_step
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace

@@ -7,22 +7,19 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Vector
-from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
-from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.random import derive
 from asyncsgd.core.server import JOB
-from asyncsgd.core.transforms import Clip, Interpolate
-from asyncsgd.core.work import Gradient, LocalSteps
-from asyncsgd.simulation.arrivals import Arrivals, Floats, Weighed, weigh, weighs
-from asyncsgd.tasks.base import Task
-from asyncsgd.tasks.builtin import BuiltIn
+from asyncsgd.simulation.lowering import Numbers, Rule, lower_numbers, weigh
+from asyncsgd.trace.columns import Floats
+from asyncsgd.trace.replay import Arrivals, Weighed
 
 METRICS = ("loss", "gradient_norm", "distance")
 WIDTH = 16
@@ -67,57 +64,6 @@ class Result:
     weighed: Weighed | None = None
 
 
-# ---------------------------------------------------------------------------------------------- what compiles
-
-
-def compiles(method: Method, task: Task) -> bool:
-    """Whether the compiled replay knows all parts of the method and the gradient of the task."""
-    known_task = _is_built_in(task) or getattr(task, "compiled", None) is not None
-    gather = type(method.aggregation) is Each or (type(method.aggregation) is Buffer and not method.aggregation.noise)
-    work = type(method.work) in (Gradient, LocalSteps)
-    optimizer = type(method.optimizer) in (SGD, Momentum)
-    kinds = tuple(type(transform) for transform in method.transforms)
-    transforms = kinds in ((), (Clip,), (Interpolate,), (Interpolate, Clip))
-    single = task.initial().dtype == np.float64
-    return (
-        known_task and weighs(method) and gather and work and optimizer and transforms and single and not method.average
-    )
-
-
-def _is_built_in(task: Task) -> bool:
-    """Whether it is one of ours, and nobody has given it another gradient."""
-    return isinstance(task, BuiltIn) and type(task).update is BuiltIn.update
-
-
-def _rule(method: Method) -> Any:
-    from asyncsgd.simulation.replay_kernel import Rule
-
-    optimizer = method.optimizer
-    local = method.work if isinstance(method.work, LocalSteps) else None
-    return Rule(
-        buffer=method.aggregation.size if isinstance(method.aggregation, Buffer) else 0,
-        clip=next((float(part.norm) for part in method.transforms if isinstance(part, Clip)), 0.0),
-        momentum=1 + optimizer.nesterov if isinstance(optimizer, Momentum) else 0,
-        beta=float(optimizer.beta) if isinstance(optimizer, Momentum) else 0.0,
-        local_steps=local.steps if local else 0,
-        local_stepsize=float(local.stepsize) if local else 1.0,
-        scaled=int(local.scaled) if local else 0,
-        proximal=float(local.proximal) if local else 0.0,
-        interpolate=int(any(isinstance(part, Interpolate) for part in method.transforms)),
-    )
-
-
-def share(method: Method, weight: Floats) -> Floats:
-    """The step that each arrival got, from its weight."""
-    steps: Floats = method.step.stepsize * weight
-    if isinstance(method.aggregation, Buffer):
-        steps = steps / method.aggregation.size
-    return steps
-
-
-# ---------------------------------------------------------------------------------------------- compiled
-
-
 def replay_lanes(
     arrivals: Arrivals,
     task: Any,
@@ -140,22 +86,23 @@ def replay_lanes(
     """
     from asyncsgd.simulation import replay_kernel as kernel
 
+    numbers = lower_numbers(method, task)
+    if not isinstance(numbers, Numbers):
+        raise BadParameter("method", method.name, f"cannot run in lanes: {numbers}", "use asgd.simulate")
     _announce()
     weighed = weigh(arrivals, method)
     path, slots, first = _path(arrivals, weighed)
-    own = not _is_built_in(task)
-    width = 1 if own or len(stepsizes) == 1 else WIDTH
-    advance = _own_advance(task) if own else kernel.advance_built_in
-    data = task.compiled[1] if own else task.lowered
-    stochastic = own or not task.deterministic
-    total, rule, x0 = len(arrivals), _rule(method), task.initial()
+    code, rule = numbers.task, numbers.rule
+    width = 1 if code.own or len(stepsizes) == 1 else WIDTH
+    advance = _own_advance(task) if code.own else kernel.advance_built_in
+    data, stochastic = code.data, code.stochastic
+    total, x0 = len(arrivals), task.initial()
     records = -(-total // every) + 1  # the start, every so many, and the end
     everything = task.evaluate(x0)
     start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
     # What the kernels do not measure, the task is asked for, between two calls.
-    ours = type(task).evaluate.__module__.startswith("asyncsgd.")
     more = [name for name in everything if name not in METRICS] if others and len(stepsizes) == 1 else []
-    outside = own or not ours or bool(more)
+    outside = not code.measured or bool(more)
     if outside:
         width = 1
     rows = [everything]
@@ -184,7 +131,8 @@ def replay_lanes(
         members = range(begin, min(begin + width, count))
         values = np.empty((records if history else 1, len(taken), width))
         values[0] = first_values[:, None]
-        lanes = _make_lanes(x0, slots, first, width, members, stepsizes, seeds, watch, rule, task, values)
+        block = Block(x0, slots, first, members, width, stepsizes, seeds, values)
+        lanes = _make_lanes(block, watch, rule, getattr(task, "scratch_rows", 1))
         if stop is not None:
             lanes.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
@@ -275,21 +223,27 @@ def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
     return path, int(slots), int(first)
 
 
-def _make_lanes(
-    x0: Vector,
-    slots: int,
-    first: int,
-    width: int,
-    members: range,
-    stepsizes: Sequence[float],
-    seeds: Sequence[int],
-    watch: Any,
-    rule: Any,
-    task: Any,
-    metrics: Floats,
-) -> Any:
+class Block(NamedTuple):
+    """A block of lanes that advance together."""
+
+    x0: Vector
+    slots: int
+    """How many points are kept at once."""
+    first: int
+    """Slot of x^(0), or -1."""
+    members: range
+    width: int
+    """Lanes of a block; the last block has fewer members and is filled up with copies."""
+    stepsizes: Sequence[float]
+    seeds: Sequence[int]
+    metrics: Floats
+
+
+def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
+    """Return everything that changes in a block, at its start."""
     from asyncsgd.simulation.replay_kernel import Lanes
 
+    x0, slots, first, members, width, stepsizes, seeds, metrics = block
     dimension = len(x0)
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
     fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
@@ -308,7 +262,7 @@ def _make_lanes(
         m=np.zeros((dimension if rule.momentum else 1, width)),
         g=np.zeros((dimension, width)),
         y=np.zeros((dimension if rule.local_steps else 1, width)),
-        scratch=np.zeros((max(1, getattr(task, "scratch_rows", 1)), width)),
+        scratch=np.zeros((max(1, scratch), width)),
         small=np.zeros((2, width)),
         fold=np.zeros((fold, width)),
         ring=np.zeros((watch.window, width)),

@@ -41,23 +41,6 @@ class Path(NamedTuple):
     """Whether the model moves."""
 
 
-class Rule(NamedTuple):
-    """The method, as numbers."""
-
-    buffer: int
-    clip: float
-    """0 for none."""
-    momentum: int
-    """0 none, 1 heavy ball, 2 Nesterov."""
-    beta: float
-    local_steps: int
-    """0: one gradient; else so many local steps."""
-    local_stepsize: float
-    scaled: int
-    proximal: float
-    interpolate: int
-
-
 class Watch(NamedTuple):
     """What is measured, and when a lane has had enough."""
 

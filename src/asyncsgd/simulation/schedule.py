@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count
-from asyncsgd.core.dispatch import STREAM, AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
+from asyncsgd.core.dispatch import STREAM, Dispatch
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Outcome
+from asyncsgd.core.parts import Reason
 from asyncsgd.core.random import derive
 from asyncsgd.simulation.durations import Durations
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from asyncsgd.simulation.lowering import FIRST_OF, lower_dispatch
+from asyncsgd.trace import Jobs, Trace
+from asyncsgd.trace.columns import Floats, Ints
+from asyncsgd.trace.replay import Arrivals, Weighed
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +60,92 @@ class Schedule:
         entered[self.early_from :] += 1
         return entered
 
+    def arrivals(self) -> Arrivals:
+        """Return the arrivals, which a replay follows."""
+        job = self.arrival_job
+        return Arrivals(
+            job=job,
+            worker=self.job_worker[job],
+            iteration=self.job_iteration[job],
+            time=self.arrival_time,
+            concurrency=self.arrival_concurrency,
+            workers=np.broadcast_to(np.int64(self.workers), job.shape),
+        )
 
-def compiles(dispatch: Dispatch) -> bool:
-    """Whether the compiled schedule knows this rule."""
-    return type(dispatch) in (AlwaysBusy, Batch, Uniform, Shuffled, FirstOf) and dispatch.restart_after is None
+    def until(self, iterations: int) -> Schedule:
+        """Return the schedule as if it had ended after ``iterations`` arrivals."""
+        jobs = int((self.entered <= iterations).sum())
+        cancelled = self.job_cancelled[:jobs]
+        cancelled = np.where(cancelled > iterations, -1, cancelled)
+        arrived = self.arrival_job[:iterations]
+        return replace(
+            self,
+            job_worker=self.job_worker[:jobs],
+            job_iteration=self.job_iteration[:jobs],
+            job_time=self.job_time[:jobs],
+            job_cancelled=cancelled,
+            arrival_job=arrived,
+            arrival_time=self.arrival_time[:iterations],
+            arrival_concurrency=self.arrival_concurrency[:iterations],
+            in_flight=jobs - len(arrived) - int((cancelled >= 0).sum()),
+            early_from=min(self.early_from, jobs),
+        )
+
+    def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
+        """Return the full record: who worked when, and what a method made of it."""
+        columns: dict[str, NDArray[Any]] = {
+            "job": np.arange(self.jobs, dtype=np.int64),
+            "worker": self.job_worker.astype(np.int64),
+            "assigned_iteration": self.job_iteration,
+            "assigned_version": weighed.version[self.job_iteration],
+            "entered": self.entered,
+            "assigned_time": self.job_time,
+            "outcome": np.zeros(self.jobs, np.uint8),
+            "ended_iteration": np.full(self.jobs, -1, np.int64),
+            "ended_version": np.full(self.jobs, -1, np.int64),
+            "ended_time": np.full(self.jobs, np.nan),
+            "step": np.full(self.jobs, np.nan),
+            "concurrency": np.full(self.jobs, -1, np.int64),
+            "workers": np.full(self.jobs, -1, np.int64),
+        }
+
+        def end(rows: Ints, **cells: Any) -> None:
+            for name, cell in cells.items():
+                columns[name][rows] = cell
+
+        end(
+            self.arrival_job,
+            outcome=weighed.outcome,
+            ended_iteration=np.arange(self.iterations, dtype=np.int64),
+            ended_version=weighed.version[:-1],
+            ended_time=self.arrival_time,
+            step=steps,
+            concurrency=self.arrival_concurrency,
+            workers=self.workers,
+        )
+        cancelled = np.flatnonzero(self.job_cancelled >= 0)
+        if cancelled.size:
+            # Whoever is left of a round is cancelled in order of assignment, when arrival `at - 1` has filled it.
+            at = self.job_cancelled[cancelled]
+            first_of_round = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
+            rank = np.arange(len(at)) - np.repeat(first_of_round, np.diff(np.r_[first_of_round, len(at)]))
+            end(
+                cancelled,
+                outcome=Outcome.CANCELLED,
+                ended_iteration=at,
+                ended_version=weighed.version[at],
+                ended_time=self.arrival_time[at - 1],
+                step=0.0,
+                concurrency=self.arrival_concurrency[at - 1] - 1 - rank,
+                workers=self.workers,
+            )
+        return Trace(Jobs(**columns), dict(metadata), self.in_flight)
 
 
 def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed: int = 0) -> Schedule:
     """Let all workers join at time 0 and hand out jobs by the rule until ``iterations`` gradients have arrived.
 
+    >>> from asyncsgd.core.dispatch import AlwaysBusy
     >>> from asyncsgd.simulation import durations
     >>> plan = schedule(AlwaysBusy(), durations.fixed([1.0, 2.0]), iterations=4)
     >>> plan.arrival_time, plan.job_worker[plan.arrival_job]
@@ -74,63 +155,23 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
 
     count("iterations", iterations)
     n = durations.workers
-    if not compiles(dispatch):
+    rule = lower_dispatch(dispatch)
+    if isinstance(rule, Reason):
         fix = "simulate through the core server (asgd.simulate does so by itself)"
         raise BadParameter("dispatch", type(dispatch).__name__, "has no compiled schedule", fix)
-    limit, goal, jobs = dispatch.limit(n), 1, dispatch.limit(n) + iterations
-    order = np.arange(n, dtype=np.int32)
-    if isinstance(dispatch, FirstOf):
-        limit, goal = dispatch.asked, dispatch.clients
-        asked = min(limit, n)
-        jobs = iterations + (iterations // goal + 2) * asked
-    elif isinstance(dispatch, Batch):
-        jobs = iterations + 2 * n
-    rules = {
-        AlwaysBusy: kernel.ALWAYS_BUSY,
-        Batch: kernel.BATCH,
-        Uniform: kernel.UNIFORM,
-        Shuffled: kernel.SHUFFLED,
-        FirstOf: kernel.FIRST_OF,
-    }
-    leaves = 1 << max(0, min(dispatch.limit(n), jobs) - 1).bit_length()
-    room = min(dispatch.limit(n), jobs) if limit > kernel.SMALL else 1
-    number = np.zeros(1)
-    tree = _aligned(2 * leaves, 2).view(np.int64)
-    job_worker = np.empty(jobs, np.int32)
-    job_iteration = np.empty(jobs, np.int64)
-    job_time = np.empty(jobs)
-    job_cancelled = np.full(jobs if isinstance(dispatch, FirstOf) else 0, -1, np.int64)
-    arrival_job = np.empty(iterations, np.int64)
-    arrival_time = np.empty(iterations)
-    arrival_concurrency = np.empty(iterations, np.int64)
-    handed_out, arrived, in_flight, initial = kernel.run(
-        rules[type(dispatch)],
-        limit,
-        goal,
-        dispatch.early,
-        durations.lowered,
-        iterations,
-        np.uint64(seed % 2**64),
-        np.uint64(derive(seed, STREAM)),
-        number,
-        number.view(np.int64),
-        tree,
-        np.full((leaves, 2), kernel.NOBODY, np.int64),
-        np.empty(leaves, np.int64),
-        np.empty((2, room), np.int64),
-        np.empty((2, room, 2), np.int64),
-        np.zeros(2, np.int64),
-        np.empty(kernel.SAMPLE, np.int64),
-        _rows(durations),
-        order,
-        job_worker,
-        job_iteration,
-        job_time,
-        job_cancelled,
-        arrival_job,
-        arrival_time,
-        arrival_concurrency,
+    limit, goal, jobs = rule.size(n, iterations)
+    given = kernel.Given(
+        rule=rule.code,
+        limit=limit,
+        goal=goal,
+        early=dispatch.early,
+        iterations=iterations,
+        seed=np.uint64(seed % 2**64),
+        stream=np.uint64(derive(seed, STREAM)),
+        durations=durations.lowered,
     )
+    room = _room(durations, given, min(dispatch.limit(n), jobs), jobs)
+    handed_out, arrived, in_flight, initial = kernel.run(given, room)
     if arrived < iterations:
         raise BadParameter(
             "durations",
@@ -140,15 +181,44 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         )
     return Schedule(
         workers=n,
-        job_worker=_trim(job_worker, handed_out),
-        job_iteration=_trim(job_iteration, handed_out),
-        job_time=_trim(job_time, handed_out),
-        job_cancelled=_trim(job_cancelled, min(handed_out, len(job_cancelled))),
-        arrival_job=arrival_job,
-        arrival_time=arrival_time,
-        arrival_concurrency=arrival_concurrency,
+        job_worker=_trim(room.job_worker, handed_out),
+        job_iteration=_trim(room.job_iteration, handed_out),
+        job_time=_trim(room.job_time, handed_out),
+        job_cancelled=_trim(room.job_cancelled, min(handed_out, len(room.job_cancelled))),
+        arrival_job=room.arrival_job,
+        arrival_time=room.arrival_time,
+        arrival_concurrency=room.arrival_concurrency,
         in_flight=in_flight,
         early_from=initial if dispatch.early else handed_out,
+    )
+
+
+def _room(durations: Durations, given: Any, flying: int, jobs: int) -> Any:
+    """Return all that the kernel writes to, for at most ``flying`` jobs at once and ``jobs`` in all."""
+    from asyncsgd.simulation import schedule_kernel as kernel
+
+    leaves = 1 << max(0, flying - 1).bit_length()
+    later = flying if given.limit > kernel.SMALL else 1
+    number = np.zeros(1)
+    return kernel.Room(
+        number=number,
+        bits=number.view(np.int64),
+        tree=_aligned(2 * leaves, 2).view(np.int64),
+        places=np.full((leaves, 2), kernel.NOBODY, np.int64),
+        free=np.empty(leaves, np.int64),
+        waiting=np.empty((2, later), np.int64),
+        who=np.empty((2, later, 2), np.int64),
+        sizes=np.zeros(2, np.int64),
+        sample=np.empty(kernel.SAMPLE, np.int64),
+        rows=_rows(durations),
+        order=np.arange(durations.workers, dtype=np.int32),
+        job_worker=np.empty(jobs, np.int32),
+        job_iteration=np.empty(jobs, np.int64),
+        job_time=np.empty(jobs),
+        job_cancelled=np.full(jobs if given.rule == FIRST_OF else 0, -1, np.int64),
+        arrival_job=np.empty(given.iterations, np.int64),
+        arrival_time=np.empty(given.iterations),
+        arrival_concurrency=np.empty(given.iterations, np.int64),
     )
 
 

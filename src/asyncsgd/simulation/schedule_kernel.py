@@ -14,7 +14,7 @@ to ``later`` lie unsorted in one list and the rest in another, appended in order
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from asyncsgd.compiled.jit import borrowing
 from asyncsgd.compiled.random import below, derive, output
 from asyncsgd.simulation.durations.base import FIXED, MEASURED
 from asyncsgd.simulation.durations.kernels import STREAM, at_random, draw, finish
-
-ALWAYS_BUSY, BATCH, UNIFORM, SHUFFLED, FIRST_OF = range(5)
+from asyncsgd.simulation.lowering import ALWAYS_BUSY, BATCH, FIRST_OF, SHUFFLED, UNIFORM
 
 NEVER = int(np.array([np.inf]).view(np.int64)[0])  # the bit pattern of infinity
 ONE = np.uint64(1)
@@ -175,36 +174,70 @@ def _refill(
     return near, leaves, soon, later
 
 
+class Given(NamedTuple):
+    """What a schedule follows; only read."""
+
+    rule: int
+    limit: int
+    """Jobs in flight at most; for FIRST_OF how many a round asks."""
+    goal: int
+    early: bool
+    iterations: int
+    seed: np.uint64
+    stream: np.uint64
+    """The state of the random stream of dispatch."""
+    durations: Any
+    """`asyncsgd.simulation.durations.base.Lowered`."""
+
+
+class Room(NamedTuple):
+    """What a schedule writes to. The kernel allocates nothing; `asyncsgd.simulation.schedule` makes all of it."""
+
+    number: Any
+    """One float."""
+    bits: Any
+    """Its bit pattern: the same eight bytes."""
+    tree: Any
+    """(2 · leaves, 2): bits of the time and place; the root is node 1, the leaves are the second half."""
+    places: Any
+    """(leaves, 2): whose arrival it is, or NOBODY, and its worker."""
+    free: Any
+    """Per leaf: a stack of empty places."""
+    waiting: Any
+    """For `_refill`, as the three that follow."""
+    who: Any
+    sizes: Any
+    sample: Any
+    rows: Any
+    """Per worker: FREE_AT, STARTED, ..."""
+    order: Any
+    """Per worker: idle ones as a ring, or the present shuffle, or who was asked in this round."""
+    job_worker: Any
+    job_iteration: Any
+    job_time: Any
+    job_cancelled: Any
+    """Iteration at which it was cancelled, or -1; empty for rules that never cancel."""
+    arrival_job: Any
+    arrival_time: Any
+    arrival_concurrency: Any
+
+
 @borrowing
-def run(
-    rule: Any,
-    limit: Any,  # jobs in flight at most; for FIRST_OF how many a round asks
-    goal: Any,
-    early: Any,
-    lowered: Any,
-    iterations: Any,
-    seed: Any,
-    state: Any,  # of the random stream of dispatch
-    number: Any,  # one float, and its bit pattern
-    bits: Any,
-    tree: Any,  # (2 · leaves, 2): bits of the time and place; the root is node 1, the leaves are the second half
-    places: Any,  # (leaves, 2): whose arrival it is, or NOBODY, and its worker
-    free: Any,  # per leaf: a stack of empty places
-    waiting: Any,  # for `_refill`
-    who: Any,
-    sizes: Any,
-    sample: Any,
-    rows: Any,  # per worker: FREE_AT, STARTED, ...
-    order: Any,  # per worker: idle ones as a ring, or the present shuffle, or who was asked in this round
-    job_worker: Any,
-    job_iteration: Any,
-    job_time: Any,
-    job_cancelled: Any,  # iteration at which it was cancelled, or -1; empty for rules that never cancel
-    arrival_job: Any,
-    arrival_time: Any,
-    arrival_concurrency: Any,
-) -> Any:
+def run(given: Any, room: Any) -> Any:
     """(jobs, arrivals, in flight, jobs of the first hand-out); fewer arrivals than asked for if nobody comes."""
+    # Fields go into locals, and helpers get single arrays: a tuple of arrays that is passed on is copied every time.
+    rule, limit, goal, early = given.rule, given.limit, given.goal, given.early
+    lowered, iterations, seed, state = given.durations, given.iterations, given.seed, given.stream
+    number, bits, tree, places, free = room.number, room.bits, room.tree, room.places, room.free
+    waiting, who, sizes, sample = room.waiting, room.who, room.sizes, room.sample
+    rows, order = room.rows, room.order
+    job_worker, job_iteration, job_time, job_cancelled = (
+        room.job_worker,
+        room.job_iteration,
+        room.job_time,
+        room.job_cancelled,
+    )
+    arrival_job, arrival_time, arrival_concurrency = room.arrival_job, room.arrival_time, room.arrival_concurrency
     n = rows.shape[0]
     jobs = 0
     leaves, near, spare = 1, 0, 1  # of the tournament: its size, how many are in it, how many places are free

@@ -3,81 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count, integer
+from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
 from asyncsgd.core.events import Job, Vector
 from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
+from asyncsgd.core.parts import Reason, check_parts
 from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
-from asyncsgd.simulation import replay, schedule
-from asyncsgd.simulation.arrivals import Arrivals, to_trace
+from asyncsgd.result import Run
+from asyncsgd.simulation import replay
 from asyncsgd.simulation.clock import play
 from asyncsgd.simulation.durations import Durations
-from asyncsgd.simulation.leftover import leftover, unused
-from asyncsgd.simulation.plain_replay import replay_core
+from asyncsgd.simulation.lowering import lower, share
 from asyncsgd.simulation.replay import Progress
+from asyncsgd.simulation.schedule import Schedule, schedule
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.tasks.builtin import BuiltIn
 from asyncsgd.trace import Recorder, Trace
-
-TASK = ("initial", "update", "evaluate")
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
-
-    x: Vector
-    """The model the method answers with; if the run diverged, the last one that was measured and finite."""
-    trace: Trace
-    metrics: dict[str, NDArray[Any]]
-    """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
-    method: Method
-    diverged: int | None = None
-    """The iteration at which the run was seen to diverge (at a measurement, or by an update that was not finite), or
-    None. The run ends there: trace and metrics hold what came before."""
-    compiled: bool = False
-    """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
-    x_iteration: int | None = None
-    """The iteration that ``x`` is the model of if the run diverged; None: the last one."""
-
-    def __repr__(self) -> str:
-        end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
-        fate = "" if self.diverged is None else f", diverged at {self.diverged}"
-        rest = leftover(self.method, self.trace)
-        return f"<{type(self).__name__} of {self.method.name}: {end}{fate}{'' if rest is None else f'; {rest}'}>"
-
-    @property
-    def unused(self) -> int:
-        """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
-        return unused(self.method, self.trace)
-
-    def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
-        """Write one self-contained HTML page about the run, and return where.
-
-        Args:
-            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
-            title: Its heading.
-            task: What the run was of. With its constants, the page has the theorems' bounds too.
-        """
-        if path is None:
-            path = Path(getattr(self, "directory", None) or "") / "report.html"
-        return write_report(self, path, title, task)
-
-
-def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
-    """The page of runs. It is found by its name: pages lie above simulations, and few simulations want one."""
-    written: Path = import_module("asyncsgd.report").report(runs, path, title=title, task=task)
-    return written
+from asyncsgd.trace.replay import Arrivals, replay_core
 
 
 def simulate(
@@ -105,13 +54,26 @@ def simulate(
     method = method.bind(workers, iterations)
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
-    metadata = {"method": method.name, "seed": str(seed)}
-    if isinstance(durations, Durations) and not schedule.compiles(method.dispatch):
-        return _through_server(task, method, durations, iterations, seed, every, metadata, progress)
-    arrivals = arrivals_of(durations, method, iterations, seed)
-    if replay.compiles(method, task):
-        return _compiled(task, method, arrivals, seed, every, metadata, progress)
-    return _through_core(task, method, arrivals, seed, every, metadata, progress)
+    low = lower(method, task)
+    request = _Request(task, method, iterations, seed, every, progress, {"method": method.name, "seed": str(seed)})
+    if isinstance(durations, Durations) and isinstance(low.schedule, Reason):
+        return _warn(_through_server(request, durations, low.schedule))
+    source = source_of(durations, method, iterations, seed)
+    if isinstance(low.numbers, Reason):
+        return _warn(_through_core(request, source, low.numbers))
+    return _warn(_compiled(request, source))
+
+
+class _Request(NamedTuple):
+    """What was asked for, checked."""
+
+    task: Any
+    method: Method
+    iterations: int
+    seed: int
+    every: int
+    progress: Progress | None
+    metadata: dict[str, str]
 
 
 def check_request(
@@ -153,16 +115,6 @@ def check_request(
     return iterations, workers
 
 
-def check_parts(task: Task, method: Method, seed: int) -> None:
-    """Refuse what is no task, no method or no seed."""
-    if not isinstance(method, Method):
-        fix = "call the recipe: asgd.async_sgd(stepsize=0.1)"
-        raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
-    if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
-        raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
-    integer("seed", seed)
-
-
 def check_metrics(values: Any) -> None:
     """Refuse what a task says of its initial model if it is not numbers, or not finite."""
     if not isinstance(values, dict):
@@ -176,22 +128,21 @@ def check_metrics(values: Any) -> None:
             raise BadParameter(f"task.evaluate: {name}", float(value), "is not finite at the initial model", fix)
 
 
-def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
-    """Who arrives when, from a compiled schedule or from a record."""
+def source_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Schedule | Trace:
+    """Return who works when: a compiled schedule, or the record that was given."""
     if isinstance(durations, Trace):
-        return Arrivals.of(durations).first(iterations)
-    return Arrivals.of(schedule.schedule(method.dispatch, durations, iterations=iterations, seed=seed))
+        return durations if iterations == durations.iterations else durations.until(iterations)
+    return schedule(method.dispatch, durations, iterations=iterations, seed=seed)
 
 
-def _compiled(
-    task: Any,
-    method: Method,
-    arrivals: Arrivals,
-    seed: int,
-    every: int,
-    metadata: dict[str, str],
-    progress: Progress | None,
-) -> Run:
+def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
+    """Return who arrives when, from a compiled schedule or from a record."""
+    return source_of(durations, method, iterations, seed).arrivals()
+
+
+def _compiled(request: _Request, source: Schedule | Trace) -> Run:
+    task, method, _, seed, every, progress, metadata = request
+    arrivals = source.arrivals()
     result = replay.replay_lanes(
         arrivals,
         task,
@@ -211,13 +162,13 @@ def _compiled(
         iteration = iteration[iteration < diverged]
         good = int(iteration[-1]) if len(iteration) else 0
         x = _model_after(arrivals.first(good), task, method, seed)
-        arrivals, weighed = arrivals.first(diverged), weighed.first(diverged)
+        source, weighed = source.until(diverged), weighed.first(diverged)
     columns = {name: values[: len(iteration)] for name, values in columns.items()}
-    trace = to_trace(arrivals, weighed, replay.share(method, weighed.weight), metadata)
-    trace.check(early=_early(arrivals, method))
+    trace = source.with_outcomes(weighed, share(method, weighed.weight), metadata)
+    trace.check(early=_early(source, method))
     metrics = _with_time(iteration, arrivals, columns)
     seen = None if diverged < 0 else diverged
-    return _warn(Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good))
+    return Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good)
 
 
 def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Vector:
@@ -229,9 +180,9 @@ def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Ve
     return replay.replay_lanes(arrivals, task, method, stepsizes=steps, seeds=[seed], every=len(arrivals)).x[:, 0]
 
 
-def _early(arrivals: Arrivals, method: Method) -> bool:
-    """Whether jobs may have left before an update: by the rule of the method, or of whoever recorded."""
-    return isinstance(arrivals.source, Trace) or method.dispatch.early
+def _early(source: Schedule | Trace, method: Method) -> bool:
+    """Return whether jobs may have left before an update: by the method's rule, or by that of a recorded run."""
+    return isinstance(source, Trace) or method.dispatch.early
 
 
 def _warn(run: Run) -> Run:
@@ -240,20 +191,14 @@ def _warn(run: Run) -> Run:
             f"{run.method.name} diverged at iteration {run.diverged} (stepsize {run.method.step.stepsize:g}): "
             f"try a smaller stepsize; x is the model of iteration {run.x_iteration}",
             DivergenceWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return run
 
 
-def _through_core(
-    task: Task,
-    method: Method,
-    arrivals: Arrivals,
-    seed: int,
-    every: int,
-    metadata: dict[str, str],
-    progress: Progress | None,
-) -> Run:
+def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> Run:
+    task, method, _, seed, every, progress, metadata = request
+    arrivals = source.arrivals()
     table = _Metrics(task, every, len(arrivals), progress)
     table.take(0, task.initial())
 
@@ -263,25 +208,16 @@ def _through_core(
     update, weighed, steps, broken = replay_core(arrivals, task, method, seed=seed, after=after)
     diverged = table.diverged if broken is None else broken
     if diverged is not None:
-        arrivals = arrivals.first(diverged)
-        weighed, steps = weighed.first(diverged), steps[:diverged]
-    trace = to_trace(arrivals, weighed, steps, metadata)
-    trace.check(early=_early(arrivals, method))
+        source, weighed, steps = source.until(diverged), weighed.first(diverged), steps[:diverged]
+    trace = source.with_outcomes(weighed, steps, metadata)
+    trace.check(early=_early(source, method))
     x, good = table.answer(diverged, update.output)
     metrics = _with_time(table.iteration, arrivals, table.columns)
-    return _warn(Run(x, trace, metrics, method, diverged, x_iteration=good))
+    return Run(x, trace, metrics, method, diverged, x_iteration=good, slow_because=str(why))
 
 
-def _through_server(
-    task: Task,
-    method: Method,
-    durations: Durations,
-    iterations: int,
-    seed: int,
-    every: int,
-    metadata: dict[str, str],
-    progress: Progress | None,
-) -> Run:
+def _through_server(request: _Request, durations: Durations, why: Reason) -> Run:
+    task, method, iterations, seed, every, progress, metadata = request
     server = Server(task.initial(), method, seed)
     recorder = Recorder(metadata=metadata)
     table = _Metrics(task, every, iterations, progress)
@@ -307,7 +243,7 @@ def _through_server(
     trace.check(early=method.dispatch.early)
     metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
     x, good = table.answer(table.diverged, server.output)
-    return _warn(Run(x, trace, metrics, method, table.diverged, x_iteration=good))
+    return Run(x, trace, metrics, method, table.diverged, x_iteration=good, slow_because=str(why))
 
 
 class _Metrics:

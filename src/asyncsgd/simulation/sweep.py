@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.check import count, nearest, positive
-from asyncsgd.core.dispatch import AlwaysBusy, Batch
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, EdgeWarning, TargetNotReached
 from asyncsgd.core.method import Method
-from asyncsgd.simulation import replay, schedule
+from asyncsgd.core.parts import Reason
+from asyncsgd.simulation import replay
 from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.lowering import lower, lower_dispatch
 from asyncsgd.simulation.replay import METRICS, Progress, Stop
 from asyncsgd.simulation.single import arrivals_of, check_request, simulate
 from asyncsgd.tasks.base import Task
@@ -227,8 +228,9 @@ def _stop(task: Task, target: float | None, metric: str, window: int, sustained:
 
 def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) -> list[list[int]]:
     """Seeds that share one schedule, because nothing in it is random, run together."""
+    rule = lower_dispatch(method.dispatch)
     fixed = isinstance(durations, Trace) or (
-        durations.deterministic and type(method.dispatch) in (AlwaysBusy, Batch) and schedule.compiles(method.dispatch)
+        durations.deterministic and not isinstance(rule, Reason) and not rule.random
     )
     columns = list(range(len(seeds)))
     return [columns] if fixed else [[column] for column in columns]
@@ -252,8 +254,8 @@ def _run_lanes(
 ) -> Lanes:
     first, seed = methods[0], lanes[0][1]
     alike = all(with_step(method, 1.0) == with_step(first, 1.0) for method in methods)
-    known = isinstance(durations, Trace) or schedule.compiles(first.dispatch)
-    if not (alike and known and replay.compiles(first, task)):
+    low = lower(first, task)
+    if not (alike and low.numbers and (isinstance(durations, Trace) or low.schedule)):
         return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
     arrivals = arrivals_of(durations, first, iterations, seed)
     result = replay.replay_lanes(

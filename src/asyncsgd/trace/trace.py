@@ -16,6 +16,7 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.trace.columns import DTYPES, IN_FLIGHT, Codes, Floats, Ints, Jobs, active
 from asyncsgd.trace.delays import Delays, Remark5, remark5, summarise
 from asyncsgd.trace.identity import Identity, verify
+from asyncsgd.trace.replay import Arrivals, Weighed
 
 if TYPE_CHECKING:
     import pyarrow
@@ -234,6 +235,19 @@ class Trace:
         ends_later = jobs.in_flight | (jobs.ended_iteration + jobs.arrived > iterations)
         flying = np.flatnonzero(ends_later[:handed_out])
         return replace(self.rewind(handed_out, flying), final_concurrency=len(flying))
+
+    def arrivals(self) -> Arrivals:
+        """Return the arrivals, which a replay follows."""
+        return Arrivals(self.job, self.worker, self.assigned_iteration, self.time, self.concurrency, self.workers)
+
+    def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
+        """Return the same jobs at the same times, with what another method made of the arrivals."""
+        columns = {name: getattr(self.jobs, name).copy() for name in DTYPES}
+        columns["assigned_version"] = weighed.version[columns["assigned_iteration"]]
+        ended = columns["ended_iteration"] >= 0
+        columns["ended_version"][ended] = weighed.version[columns["ended_iteration"][ended]]
+        columns["outcome"][self.job], columns["step"][self.job] = weighed.outcome, steps
+        return Trace(Jobs(**columns), {**self.metadata, **metadata}, self.final_concurrency)
 
     # ------------------------------------------------------------------------ in and out
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.dispatch import FirstOf, Shuffled, Uniform
 from asyncsgd.core.events import Vector
-from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
-from asyncsgd.core.optimizers import SGD, Momentum
-from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove
-from asyncsgd.core.work import Gradient
+from asyncsgd.core.optimizers import Momentum
+from asyncsgd.core.steps import DropAbove
 from asyncsgd.tasks.base import Task
-from asyncsgd.theory import theorem1, theorem2, theorem3
+from asyncsgd.theory.coverage import SECOND, Covered, bound, covering
 from asyncsgd.theory.curvature import curvature, steepest
 from asyncsgd.trace import Delays
 
@@ -26,51 +24,28 @@ LARGE = 1_000_000
 """Numbers in a model from which on fewer directions are kept."""
 
 
-def unjudged(method: Method) -> str | None:
-    """What keeps the theorems from speaking about this method; None if nothing does.
-
-    They speak about gradients used with plain steps. A buffer of b gives every gradient a step of η/b, up to b - 1
-    updates after its arrival, and momentum β in the long run one of η/(1 - β): these are reduced to it.
-
-    >>> from asyncsgd import methods, optimizers
-    >>> unjudged(methods.minibatch_sgd(0.1)), unjudged(methods.async_sgd(0.1).using(optimizer=optimizers.momentum()))
-    (None, None)
-    >>> unjudged(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()))
-    'Adam chooses its own scale'
-    """
-    if not isinstance(method.work, Gradient):
-        return "jobs of several local steps are no gradients"
-    if method.transforms:
-        return f"{type(method.transforms[0]).__name__} changes the updates"
-    if not isinstance(method.aggregation, Each | Buffer):
-        return f"{type(method.aggregation).__name__} uses old updates again"
-    if not isinstance(method.optimizer, SGD | Momentum):
-        return f"{type(method.optimizer).__name__} chooses its own scale"
-    if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):
-        return f"no theorem is about {type(method.step).__name__}"
-    return None
-
-
 def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
-    """The largest ``stepsize`` of this method that is safe for these delays and this L, under its `conditions`."""
-    known: dict[str, Any] = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
-    late = _in_buffer(method)
-    pair = (delays.concurrency + late, delays.maximum + late)
-    if not isinstance(method.step, Constant):
-        step = theorem2(max(pair[0], _whole(method, delays) + late), **known).max_step
-    elif isinstance(method.dispatch, Uniform | Shuffled):
-        step = theorem3(pair, heterogeneity=[0.0], worker_delays=[0.0], **known).max_step
-    else:
-        step = theorem1(pair, **known).max_step
-    if isinstance(method.aggregation, Buffer):
-        step *= method.aggregation.size
-    if isinstance(method.optimizer, Momentum):
-        step *= 1.0 - method.optimizer.beta
-    return step
+    """Return the largest ``stepsize`` of a method that is safe for these delays and this L, under its `conditions`.
+
+    ``covering(method, heterogeneous=False)`` must have found a theorem.
+
+    >>> from asyncsgd import methods
+    >>> from asyncsgd.trace import Trace
+    >>> late = Trace.from_history(workers=[0, 1, 1, 1, 1], assigned=[0, 0, 1, 2, 3], arrived=[4, 0, 1, 2, 3]).delays
+    >>> round(safe_step(methods.async_sgd(0.1), late, smoothness=1.0), 4)
+    0.1768
+    """
+    covered = covering(method, heterogeneous=False)
+    assert isinstance(covered, Covered), covered
+    late = covered.late
+    pair: tuple[float, float] = (delays.concurrency + late, delays.maximum + late)
+    given = max(pair[0], _whole(method, delays) + late) if covered.theorem == SECOND else pair
+    known = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
+    return bound(covered, given, worker_delays=[0.0], **known).max_step * covered.scale
 
 
 def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[str, ...]:
-    """What the safe step of this method rests on beyond L and the delays, in words.
+    """Return what the safe step of a method depends on beyond L and the delays, in words.
 
     >>> from asyncsgd import methods
     >>> from asyncsgd.trace import Trace
@@ -81,7 +56,7 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
     found = []
     whole = _whole(method, delays)
     if whole > delays.concurrency:
-        late = _in_buffer(method)
+        late = covered.late if isinstance(covered := covering(method, heterogeneous=False), Covered) else 0
         waited = f", and {late} more in the buffer," if late else ""
         step = "η/(1 - β)" if isinstance(method.optimizer, Momentum) else "η"
         many = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
@@ -104,18 +79,6 @@ def _whole(method: Method, delays: Delays) -> float:
         return 0.0
     threshold = method.step.threshold
     return float(min(2 * delays.concurrency if threshold is None else threshold, delays.maximum))
-
-
-def _in_buffer(method: Method) -> int:
-    """By how many updates a buffer makes a gradient later, at most.
-
-    A job may start while the buffer holds all but one of its updates: they move the model later than they arrived, so
-    they count as in flight, and for the job as delay. Rounds start with an empty buffer.
-    """
-    if not isinstance(method.aggregation, Buffer):
-        return 0
-    rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.clients == method.aggregation.size
-    return 0 if rounds else method.aggregation.size - 1
 
 
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:

@@ -1,0 +1,93 @@
+"""The parts of a method from outside: checked, described in plain values, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from asyncsgd.core import compression, dispatch, gather, optimizers, steps, transforms, work
+from asyncsgd.core.check import integer
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.method import Method
+
+TASK = ("initial", "update", "evaluate")
+KINDS: dict[str, type] = {
+    name: kind
+    for module in (compression, dispatch, gather, optimizers, steps, transforms, work)
+    for name, kind in vars(module).items()
+    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__ and name != "Custom"
+}
+"""The parts that can be made from their numbers; `Custom` holds a function."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something cannot be said or done with a method. It is falsy, so that an answer can be tested.
+
+    >>> reason = Reason("optimizer Adam", "has no compiled form")
+    >>> bool(reason), str(reason)
+    (False, 'optimizer Adam has no compiled form')
+    """
+
+    part: str
+    why: str
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.why}"
+
+
+def check_parts(task: Any, method: Any, seed: Any) -> None:
+    """Refuse what is not a task, not a method or not a seed."""
+    if not isinstance(method, Method):
+        fix = "call the recipe: asgd.async_sgd(stepsize=0.1)"
+        raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
+    if isinstance(task, type) or not all(callable(getattr(task, part, None)) for part in TASK):
+        raise BadParameter("task", task, f"lacks {', '.join(TASK)}", "see asgd.tasks, or asgd.tasks.check_task(yours)")
+    integer("seed", seed)
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """Return the kind and the numbers of every part, in plain values that JSON can hold.
+
+    >>> describe(Method("mine", steps.Constant(0.1)))["step"]
+    {'kind': 'Constant', 'stepsize': 0.1}
+    """
+    return {part.name: _described(getattr(method, part.name)) for part in fields(method)}
+
+
+def made(described: Mapping[str, Any]) -> Method:
+    """Make the method that `describe` has described. Parts of other packages are refused, so any file can be read.
+
+    >>> mine = Method("mine", steps.Constant(0.1))
+    >>> made(describe(mine)) == mine
+    True
+    """
+    try:
+        return Method(**{name: _made(value) for name, value in described.items()})
+    except (TypeError, AttributeError) as error:
+        raise BadParameter("parts", dict(described), f"do not make a method ({error})", "use the method") from error
+
+
+def _described(value: Any) -> Any:
+    if is_dataclass(value):
+        kind = type(value)
+        name = kind.__name__ if KINDS.get(kind.__name__) is kind else f"{kind.__module__}.{kind.__qualname__}"
+        return {"kind": name, **{part.name: _described(getattr(value, part.name)) for part in fields(value)}}
+    if isinstance(value, tuple | list):
+        return [_described(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.item() if hasattr(value, "item") else type(value).__name__
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kind = KINDS.get(str(value.get("kind")))
+        if kind is None:
+            raise BadParameter("kind", value.get("kind"), "is not a part of asyncsgd", "use the method itself")
+        return kind(**{name: _made(item) for name, item in value.items() if name != "kind"})
+    return tuple(map(_made, value)) if isinstance(value, list) else value

@@ -1,0 +1,106 @@
+"""What every run leaves behind, simulated or real, and what its end leaves half done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.dispatch import Batch
+from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.gather import Buffer, Memory
+from asyncsgd.core.method import Method
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
+
+    x: Vector
+    """The model the method answers with; if the run diverged, the last one that was measured and finite."""
+    trace: Trace
+    metrics: dict[str, NDArray[Any]]
+    """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
+    method: Method
+    diverged: int | None = None
+    """The iteration at which the run was seen to diverge (at a measurement, or by an update that was not finite), or
+    None. The run ends there: trace and metrics hold what came before."""
+    compiled: bool = False
+    """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
+    x_iteration: int | None = None
+    """The iteration that ``x`` is the model of if the run diverged; None: the last one."""
+    slow_because: str = ""
+    """Why a simulation did not run in compiled code, such as "optimizer Adam has no compiled form"; empty if it did."""
+
+    def __repr__(self) -> str:
+        end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
+        fate = "" if self.diverged is None else f", diverged at {self.diverged}"
+        rest = leftover(self.method, self.trace)
+        return f"<{type(self).__name__} of {self.method.name}: {end}{fate}{'' if rest is None else f'; {rest}'}>"
+
+    @property
+    def unused(self) -> int:
+        """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
+        return unused(self.method, self.trace)
+
+    def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
+        """Write one self-contained HTML page about the run, and return its path.
+
+        Args:
+            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
+            title: Its heading.
+            task: What the run was of. With its constants, the page has the theorems' bounds too.
+        """
+        if path is None:
+            path = Path(getattr(self, "directory", None) or "") / "report.html"
+        return write_report(self, path, title, task)
+
+
+def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
+    """Write the page of runs. It is found by its name: pages lie above runs, and few runs want one."""
+    written: Path = import_module("asyncsgd.report").report(runs, path, title=title, task=task)
+    return written
+
+
+def unused(method: Method, trace: Trace) -> int:
+    """Return how many updates at the end no step of the model has used, as those of a buffer that was not full.
+
+    >>> from asyncsgd import methods, simulate, tasks, durations
+    >>> method = methods.fedbuff(0.1, concurrency=2, buffer=4)
+    >>> run = simulate(tasks.quadratic(workers=2), method, durations.fixed([1, 2]), iterations=11)
+    >>> unused(method, run.trace)
+    3
+    """
+    applied = trace.counts[Outcome.APPLIED]
+    if isinstance(method.aggregation, Buffer):
+        return applied % method.aggregation.size
+    if isinstance(method.aggregation, Memory) and not trace.step.any():  # some worker was never heard
+        return applied
+    return 0
+
+
+def leftover(method: Method, trace: Trace) -> str | None:
+    """Return what the end has left half done, in a sentence; None if nothing."""
+    waiting = unused(method, trace)
+    if waiting:
+        who = "the last update was" if waiting == 1 else f"the last {waiting} updates were"
+        why = "not every worker was heard"
+        if isinstance(method.aggregation, Buffer):
+            why = f"the model moves after every {method.aggregation.size}"
+        return f"{who} not used, as {why}; more iterations use {'it' if waiting == 1 else 'them'}"
+    flying = trace.jobs.in_flight
+    if isinstance(method.dispatch, Batch) and flying.any():
+        began = int(trace.jobs.assigned_iteration[flying].min())
+        arrived = trace.iterations - began
+        if arrived:
+            of = arrived + int(np.count_nonzero(flying))
+            return (
+                f"the last batch is not complete: {arrived} of its {of} updates arrived, and the model has used these"
+            )
+    return None

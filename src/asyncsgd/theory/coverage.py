@@ -1,0 +1,109 @@
+"""Which theorem of the paper speaks about a method: the one place that decides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from asyncsgd.core.dispatch import FirstOf, Shuffled, Uniform
+from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import SGD, Momentum
+from asyncsgd.core.parts import Reason
+from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove
+from asyncsgd.core.work import Gradient
+from asyncsgd.theory.bounds import Bound, theorem1, theorem2, theorem3
+
+FIRST, SECOND, THIRD = "Theorem 1", "Theorem 2", "Theorem 3"
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The theorem that speaks about a method, and how the method is reduced to what the theorem is about."""
+
+    theorem: str
+    scale: float = 1.0
+    """The method's largest step is that of the theorem times this: K for a buffer of K, 1 - β for momentum β."""
+    late: int = 0
+    """By how many updates a buffer makes a gradient later, at most; they count as in flight too."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether the theorem speaks about the method as it is, so that its bound holds too."""
+        return self.scale == 1.0 and self.late == 0
+
+
+def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
+    """Return the theorem that speaks about a method, or the reason why none does.
+
+    The theorems speak about gradients used with plain steps. A buffer of K gives every gradient a step of η/K, up to
+    K - 1 updates after its arrival, and momentum β in the long run one of η/(1 - β): these are reduced to it.
+
+    Args:
+        method: Any method.
+        heterogeneous: Whether the data differ between workers. Then no theorem covers a method that favours fast
+            workers. Theorem 1 covers rounds, with the spread of the data as noise.
+
+    >>> from asyncsgd import methods, optimizers
+    >>> covering(methods.async_sgd(0.1).using(aggregation=Buffer(8)), heterogeneous=False)
+    Covered(theorem='Theorem 1', scale=8.0, late=7)
+    >>> str(covering(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()), heterogeneous=False))
+    'Adam chooses its own scale'
+    >>> str(covering(methods.async_sgd(0.1), heterogeneous=True))
+    'async_sgd favours fast workers, and its theorem takes the data of all workers to be alike'
+    """
+    if not isinstance(method.work, Gradient):
+        return Reason("jobs of several local steps", "are not gradients")
+    if method.transforms:
+        return Reason(type(method.transforms[0]).__name__, "changes the updates")
+    if method.compression is not None:
+        return Reason(method.compression.code, "rounds the updates")
+    if not isinstance(method.aggregation, Each | Buffer):
+        return Reason(type(method.aggregation).__name__, "uses old updates again")
+    if not isinstance(method.optimizer, SGD | Momentum):
+        return Reason(type(method.optimizer).__name__, "chooses its own scale")
+    if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):
+        return Reason("no theorem", f"is about {type(method.step).__name__}")
+    if heterogeneous and method.bias:
+        return Reason(method.name, "favours fast workers, and its theorem takes the data of all workers to be alike")
+    theorem = FIRST
+    if not isinstance(method.step, Constant):
+        theorem = SECOND
+    elif isinstance(method.dispatch, Uniform | Shuffled):
+        theorem = THIRD
+    scale, late = 1.0, 0
+    if isinstance(method.aggregation, Buffer):
+        scale *= method.aggregation.size
+        # A job may start while the buffer holds all but one of its updates: they move the model later than they
+        # arrived, so they count as in flight, and for the job as delay. Rounds start with an empty buffer.
+        rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.clients == method.aggregation.size
+        late = 0 if rounds else method.aggregation.size - 1
+    if isinstance(method.optimizer, Momentum):
+        scale *= 1.0 - method.optimizer.beta
+    return Covered(theorem, scale, late)
+
+
+def bound(
+    covered: Covered,
+    delays: Any,
+    *,
+    heterogeneity: Any = (0.0,),
+    worker_delays: Any = None,
+    weights: Any = None,
+    **constants: Any,
+) -> Bound:
+    """Return the bound of the theorem that covers a method.
+
+    Args:
+        covered: What `covering` returned.
+        delays: A trace, its ``delays``, or (τ_C, τ_max).
+        heterogeneity: ζ_i² of the workers; Theorem 3 alone reads it.
+        worker_delays: τ^i_avg of the workers, where ``delays`` does not hold them; Theorem 3 alone reads it.
+        weights: The weights of the steps of a run; Theorem 2 alone reads it.
+        **constants: ``smoothness``, ``gap`` and ``noise_variance``.
+    """
+    if covered.theorem == SECOND:
+        return theorem2(delays, weights=weights, **constants)
+    if covered.theorem == THIRD:
+        return theorem3(delays, heterogeneity=heterogeneity, worker_delays=worker_delays, **constants)
+    return theorem1(delays, **constants)

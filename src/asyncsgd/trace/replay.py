@@ -1,0 +1,189 @@
+"""The numbers along given arrivals, through the core's own code.
+
+A simulation and the replay of a recorded run both need this: for every method, and as the judge of compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.errors import NotFinite
+from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.fit import check_model, check_update
+from asyncsgd.core.method import Method
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.core.update import Update
+from asyncsgd.trace.columns import Floats, Ints
+
+
+class Computes(Protocol):
+    """What a replay needs of a task."""
+
+    def initial(self) -> Vector:
+        """Return the model to start from."""
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        """Return the update of one job."""
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """The arrivals of a schedule or of a trace, one row each, in order."""
+
+    job: Ints
+    worker: NDArray[Any]
+    iteration: Ints
+    """s of the point x^(s) that the gradient was computed at."""
+    time: Floats
+    concurrency: Ints
+    workers: Ints
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def first(self, iterations: int) -> Arrivals:
+        """Return the first ``iterations`` arrivals alone, as if the run had ended there."""
+        return Arrivals(*(getattr(self, column.name)[:iterations] for column in fields(self)))
+
+    @cached_property
+    def delay(self) -> Ints:
+        """τ_t = t - s."""
+        delay: Ints = np.arange(len(self), dtype=np.int64) - self.iteration
+        return delay
+
+    @cached_property
+    def max_concurrency(self) -> Ints:
+        """The largest |C_t| so far, t included."""
+        largest: Ints = np.maximum.accumulate(self.concurrency)
+        return largest
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """What a method's step rule and buffer make of the arrivals."""
+
+    weight: Floats
+    version: Ints
+    """Of x^(0), ..., x^(T)."""
+    flush: NDArray[np.uint8]
+    """Whether the arrival moved the model."""
+
+    @property
+    def outcome(self) -> NDArray[np.uint8]:
+        """What became of each arrival."""
+        return np.where(self.weight != 0, Outcome.APPLIED, Outcome.DROPPED).astype(np.uint8)
+
+    def first(self, iterations: int) -> Weighed:
+        """Return those of the first ``iterations`` arrivals alone."""
+        return Weighed(self.weight[:iterations], self.version[: iterations + 1], self.flush[:iterations])
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What a recorded run adds to its arrivals; a simulation needs nothing of it."""
+
+    watch: Callable[[Arrival, Vector], bool] | None = None
+    """Called with every arrival and its update before the update is used; returns True to stop there."""
+    present: Callable[[int], Collection[int]] | None = None
+    """Which workers were present at an iteration."""
+    carry: Callable[[int, int, Vector], Vector] | None = None
+    """From (iteration, worker, update) what reached the server, where updates are rounded on the way."""
+    noise: Mapping[int, int] | None = None
+    """Seeds of noise, by the iteration that each was first used at."""
+
+
+class Replayed(NamedTuple):
+    """What a replay leaves behind."""
+
+    update: Update
+    """The half of the server that moves the model, as it is at the end."""
+    weighed: Weighed
+    steps: Floats
+    """The step that each arrival got."""
+    diverged: int | None
+    """The iteration whose update was not finite, or None."""
+
+
+def replay_core(
+    arrivals: Arrivals,
+    task: Computes,
+    method: Method,
+    *,
+    seed: int,
+    after: Callable[[int, Update], bool] | None = None,
+    around: Surroundings | None = None,
+) -> Replayed:
+    """Compute every update along the arrivals and apply it with the code that a real server runs.
+
+    Args:
+        arrivals: Who arrives when, and from which point.
+        task: What computes the updates.
+        method: Any method; its dispatch rule has no effect, as the arrivals are given.
+        seed: The seed of the run.
+        after: Called with the number of arrivals and the update half after each of them; returns True to stop.
+        around: What a recorded run adds.
+    """
+    around = Surroundings() if around is None else around
+    start = task.initial()
+    check_model(start)
+    update = Update(method, start, derive(seed))
+    seeds = derive(seed, JOB)
+    total = len(arrivals)
+    steps, weights, version = np.zeros(total), np.zeros(total), np.zeros(total + 1, np.int64)
+    flush = np.zeros(total, np.uint8)
+    lent: dict[int, tuple[int, int]] = {}  # job -> (slot, version)
+    by_point = np.argsort(arrivals.iteration, kind="stable")
+    next_lent = 0
+    diverged: int | None = None
+    for t in range(total):
+        if around.noise is not None and t in around.noise:
+            update.reseed(around.noise[t])
+        while next_lent < total and arrivals.iteration[by_point[next_lent]] == t:
+            lent[int(arrivals.job[by_point[next_lent]])] = (update.points.lend(), update.version)
+            next_lent += 1
+        job, worker = int(arrivals.job[t]), int(arrivals.worker[t])
+        slot, assigned_version = lent.pop(job)
+        point = update.points[slot]
+        arrival = Arrival(
+            worker=worker,
+            job=job,
+            iteration=t,
+            delay=t - int(arrivals.iteration[t]),
+            staleness=update.version - assigned_version,
+            version=update.version,
+            concurrency=int(arrivals.concurrency[t]),
+            max_concurrency=int(arrivals.max_concurrency[t]),
+            workers=int(arrivals.workers[t]),
+            x=update.points.current,
+            point=point,
+            present=None if around.present is None else around.present(t),
+        )
+        try:
+            g = method.work.compute(task.update, point, worker, output(seeds, job))
+            check_update(g, update.points.current, worker, job)
+        except NotFinite:
+            diverged = t
+            break
+        if around.carry is not None:
+            g = around.carry(t, worker, g)
+        if around.watch is not None and around.watch(arrival, g):
+            break
+        before = update.version
+        # A plain float: NumPy's own would make it a sum in float64 where the model is float32.
+        weight = update.weigh(arrival)
+        weights[t] = weight
+        _, steps[t] = update.apply(arrival, g, weight)
+        update.points.give_back(slot)
+        version[t + 1] = update.version
+        flush[t] = update.version != before
+        if after is not None and after(t + 1, update):
+            break
+    return Replayed(update, Weighed(weights, version, flush), steps, diverged)

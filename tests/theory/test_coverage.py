@@ -1,0 +1,137 @@
+"""Which theorem covers which method, and the description of a method that a page reads instead of its repr."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+import asyncsgd as asgd
+from asyncsgd import methods
+from asyncsgd.core.dispatch import FirstOf
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.gather import Buffer
+from asyncsgd.core.method import Method
+from asyncsgd.core.optimizers import Adam, Momentum
+from asyncsgd.core.parts import describe, made
+from asyncsgd.core.steps import Constant, Custom
+from asyncsgd.core.transforms import Clip
+from asyncsgd.core.work import LocalSteps
+from asyncsgd.theory import theorem1, theorem2, theorem3
+from asyncsgd.theory.coverage import Covered, bound, covering
+
+PLAIN = asgd.async_sgd(0.1)
+COVERED = {
+    "async_sgd": (PLAIN, Covered("Theorem 1")),
+    "minibatch_sgd": (asgd.minibatch_sgd(0.1), Covered("Theorem 1")),
+    "Algorithm 2": (asgd.federated_async_sgd(0.1, concurrency=3), Covered("Theorem 3")),
+    "delay-adaptive": (asgd.delay_adaptive(0.1), Covered("Theorem 2")),
+    "drop": (asgd.delay_adaptive(0.1, rule="drop"), Covered("Theorem 2")),
+    "buffer": (PLAIN.using(gather=Buffer(4)), Covered("Theorem 1", scale=4.0, late=3)),
+    "rounds": (PLAIN.using(dispatch=FirstOf(goal=4, ask=5), gather=Buffer(4)), Covered("Theorem 1", scale=4.0, late=0)),
+    "momentum": (PLAIN.using(optimizer=Momentum(0.75)), Covered("Theorem 1", scale=0.25)),
+}
+NOT_COVERED = {
+    "local": (PLAIN.using(work=LocalSteps(2, 0.1)), "are not gradients"),
+    "clipped": (PLAIN.using(transforms=(Clip(1.0),)), "Clip changes the updates"),
+    "mifa": (asgd.mifa(0.1), "Memory uses old updates again"),
+    "adam": (PLAIN.using(optimizer=Adam()), "Adam chooses its own scale"),
+    "fedbuff": (asgd.fedbuff(0.1, concurrency=2), "no theorem is about Polynomial"),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_a_theorem_covers_it(name: str) -> None:
+    method, expected = COVERED[name]
+    covered = covering(method, heterogeneous=False)
+    assert covered == expected
+    assert covered
+    assert covered.exact == (name not in ("buffer", "rounds", "momentum"))
+
+
+@pytest.mark.parametrize("name", NOT_COVERED)
+def test_no_theorem_covers_it(name: str) -> None:
+    method, words = NOT_COVERED[name]
+    for heterogeneous in (False, True):
+        why = covering(method, heterogeneous=heterogeneous)
+        assert not why
+        assert words in str(why)
+
+
+def test_data_that_differ_leave_what_favours_nobody() -> None:
+    left = {name for name, (method, _) in COVERED.items() if covering(method, heterogeneous=True)}
+    assert left == {name for name, (method, _) in COVERED.items() if not method.bias}
+    assert left == {"minibatch_sgd", "Algorithm 2"}
+
+
+def test_the_bound_is_that_of_the_theorem() -> None:
+    known = {"smoothness": 2.0, "gap": 1.0, "noise_variance": 0.5}
+    pair = (8.0, 70.0)
+    spread = {"heterogeneity": [0.1, 0.2], "worker_delays": [3.0, 4.0]}
+    assert bound(Covered("Theorem 1"), pair, **known) == theorem1(pair, **known)
+    assert bound(Covered("Theorem 2"), pair, **known) == theorem2(pair, **known)
+    assert bound(Covered("Theorem 3"), pair, **spread, **known) == theorem3(pair, **spread, **known)
+
+
+# ------------------------------------------------------------------------------------------ described
+
+
+def recipes() -> dict[str, Method]:
+    """Every recipe, with a value for each argument that has no default."""
+    needed = {"stepsize": 0.1, "concurrency": 3, "goal": 2, "batch": 2, "limit": 4, "workers": 4, "smoothness": 1.0}
+    found = {}
+    for name, recipe in vars(methods).items():
+        if getattr(recipe, "__module__", "") == methods.__name__ and inspect.isfunction(recipe):
+            if name.startswith("_") or inspect.signature(recipe).return_annotation != "Method":
+                continue
+            required = [p.name for p in inspect.signature(recipe).parameters.values() if p.default is p.empty]
+            if set(required) <= set(needed):
+                found[name] = recipe(**{key: needed[key] for key in required})
+    return found
+
+
+RECIPES = recipes()
+
+
+def test_most_recipes_are_here() -> None:
+    assert len(RECIPES) >= 12
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_description_goes_through_json_and_back(name: str) -> None:
+    method = RECIPES[name]
+    assert made(json.loads(json.dumps(describe(method)))) == method
+
+
+@dataclass(frozen=True)
+class Lookalike(Constant):
+    """A part of another package."""
+
+
+Lookalike.__name__ = Lookalike.__qualname__ = "Constant"
+
+
+@pytest.mark.parametrize("step", [Lookalike(0.1), Custom(0.1, lambda arrival: 1.0)], ids=["other", "function"])
+def test_a_part_of_another_package_is_described_but_not_made(step: Constant) -> None:
+    described = json.loads(json.dumps(describe(replace(PLAIN, step=step))))
+    assert described["step"]["kind"].endswith(f".{type(step).__qualname__}")
+    with pytest.raises(BadParameter, match="is not a part of asyncsgd"):
+        made(described)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": {"kind": "os.system"}},
+        {"step": {}},
+        {"step": {"kind": "Constant", "evil": 1}},
+        {"evil": 1},
+        {"step": 1},
+    ],
+    ids=str,
+)
+def test_a_damaged_description_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BadParameter):
+        made({**describe(PLAIN), **change})
