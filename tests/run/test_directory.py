@@ -18,12 +18,14 @@ from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadCheckpoint, BadRunDirectory, checkpoint
 from asyncsgd.run.configuration import describe
 from asyncsgd.run.directory import RunDirectory, read_lines
+from asyncsgd.run.reading import read_blocks
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
 
 FILES = {
     ".lock",
     "checkpoints",
+    "checksums.json",
     "fingerprints.bin",
     "job.pkl",
     "journal.jsonl",
@@ -50,7 +52,7 @@ def test_what_is_in_it(tmp_path: Path) -> None:
     assert config["method_name"] == "async_sgd"
     assert config["engine"]["workers"] == 2
     assert config["versions"]["numpy"] == np.__version__
-    assert (run.directory / "fingerprints.bin").stat().st_size == 4 * 70
+    assert len(read_blocks(run.directory, "fingerprints.bin")) == 4 * 70
     assert [row["iteration"] for row in read_lines(run.directory, "metrics.jsonl")] == list(range(0, 71, 10))
     assert [row["event"] for row in read_lines(run.directory, "journal.jsonl")] == [
         "started",

@@ -221,6 +221,8 @@ class Book:
 
     def trace(self) -> Trace:
         """What has happened so far."""
+        if self.files is not None:
+            return self.files.trace(self._recorder, self._server.concurrency)
         return self._recorder.trace(final_concurrency=self._server.concurrency)
 
     def diagnose(self, trace: Trace, x: Any, *, hurry: bool = False) -> Diagnosis:

@@ -54,7 +54,7 @@ def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[Trai
         reached=target is None or met is not None,
         faults=troubles.faults,
         diagnosis=stored(journal[-1]),
-        config={name: value for name, value in config.items() if name != "format"},
+        config={name: value for name, value in config.items() if name not in ("format", "job")},
     )
     return run, words
 

@@ -13,7 +13,7 @@ from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Crew, Died, Failed, Noted, Rejected, Report
-from asyncsgd.run import configuration
+from asyncsgd.run import configuration, stored
 from asyncsgd.run.book import TICK, Book
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.directory import RunDirectory
@@ -21,7 +21,6 @@ from asyncsgd.run.faults import where
 from asyncsgd.run.fingerprint import fingerprint
 from asyncsgd.run.finished import finished
 from asyncsgd.run.interrupts import Interrupts
-from asyncsgd.run.ledger import remember_noise
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.request import Request
 from asyncsgd.run.results import TrainingRun
@@ -81,7 +80,10 @@ class Loop:
 
     def _begin(self, crew: Crew, checkpoint: Checkpoint | None) -> None:
         request, config, book = self._request, self._config, self._book
-        package = b"" if self._files is None else configuration.package(request.task, request.method)
+        package = None
+        if self._files is not None:
+            said, package = stored.package(request.task, request.method)
+            config = {**config, "job": said}
         fast = ready(crew.dtype)
         noise = secrets.randbits(64) if getattr(request.method.gather, "noise", 0.0) else None
         if noise is not None and self._files is not None:
@@ -98,7 +100,8 @@ class Loop:
         self._announce("started", None)
         book.measure(at=0.0)
         if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
-            self._files.begin(config, package, recorder)
+            named = config["job"]["task"] is not None
+            self._files.begin(config, package, recorder, request.task.initial() if named else None)
         book.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
         self._reseed(noise)
         book.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
@@ -130,7 +133,7 @@ class Loop:
         if noise is not None:
             self._server.reseed(noise)
             if self._files is not None:
-                remember_noise(self._files.path, self._server.iteration, noise)
+                self._files.remember_noise(self._server.iteration, noise)
 
     def _loop(self, crew: Crew, interrupts: Interrupts) -> None:
         self._book.begin()
@@ -253,7 +256,7 @@ class Loop:
             return
         self._book.record(reply)
         if self._files is not None:
-            self._files.append("fingerprints.bin", fingerprint(report.update))
+            self._files.add_fingerprint(fingerprint(report.update))
         crew.used(report)
         for command in reply.commands:
             crew.execute(command)

@@ -19,10 +19,10 @@ from asyncsgd.core.server import JOB
 from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run import configuration
+from asyncsgd.run import configuration, stored
 from asyncsgd.run.fingerprint import fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
-from asyncsgd.run.reading import as_path, read_bytes, read_lines, sound_trace
+from asyncsgd.run.reading import as_path, read_blocks, read_lines, sound_trace
 from asyncsgd.simulation.arrivals import Arrivals
 from asyncsgd.simulation.plain_replay import replay_core
 from asyncsgd.tasks.base import Task
@@ -62,11 +62,12 @@ def replay(
     method: Method | None = None,
     look: Callable[[Arrival, Vector], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    trust: bool = False,
 ) -> Replay:
     """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
 
     Args:
-        directory: What was given to `asyncsgd.train`. It must be your own: the task in it is a pickle.
+        directory: What was given to `asyncsgd.train`.
         stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
             that did the damage.
         job: The same for a job by its number, also for one that never arrived, as it was rejected, lost or cancelled:
@@ -76,11 +77,14 @@ def replay(
         look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
             estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
         progress: Called with the number of arrivals since the last call.
+        trust: Load the task or the method of a directory that another user owns, where they are a pickle (job.pkl).
+            A pickle can run any code when it is loaded, so pass True only if you trust that user. A task that was
+            trained by its name needs no pickle, and a directory of your own needs no trust.
     """
     path = as_path(directory)
     config = configuration.read(path)
     if task is None or method is None:
-        kept = configuration.unpackage(path)
+        kept = stored.unpackage(path, trust=trust)
         task = kept[0] if task is None else task
         method = kept[1] if method is None else method
     trace = sound_trace(path, early=method.dispatch.early)
@@ -90,7 +94,7 @@ def replay(
         stop = wanted if wanted < total else None
     elif stop is not None:
         _check_stop(stop, total)
-    known = marks(read_bytes(path, "fingerprints.bin"))
+    known = marks(read_blocks(path, "fingerprints.bin"))
     arrivals = Arrivals.of(trace)
     journal = read_lines(path, "journal.jsonl")
     with _Threads(journal, arrivals.worker) as threads:
