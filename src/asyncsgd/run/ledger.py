@@ -16,8 +16,9 @@ NOISE = "noise.jsonl"
 """The seeds of noise: one line per start, with the iteration that it began at. As secret as what the noise hides."""
 
 
-LEDGERS = (NOISE, "releases.jsonl")
-"""The second one is that of `asyncsgd.flower.privacy`."""
+RELEASES = "releases.jsonl"
+"""What privacy has cost: see `asyncsgd.flower.privacy`."""
+LEDGERS = (NOISE, RELEASES)
 
 
 class Ledger:

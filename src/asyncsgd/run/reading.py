@@ -142,19 +142,36 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl or journal.jsonl; a last one that a kill tore is left out."""
-    try:
-        text = (path / name).read_bytes()
-    except FileNotFoundError:
-        return []
-    try:
-        rows = [row for row, _ in lines(text)]
-    except (Damage, ValueError) as error:
-        raise BadRunDirectory(f"{path / name} is damaged: {error}; {REPAIR}") from error
+    while True:
+        listed = _listed_size(path, name)  # first, as a run that goes on lists no more than it has written
+        try:
+            text = (path / name).read_bytes()
+        except FileNotFoundError:
+            text = b""
+        try:
+            found = list(lines(text))
+        except (Damage, ValueError) as error:
+            raise BadRunDirectory(f"{path / name} is damaged: {error}; {REPAIR}") from error
+        if listed <= (found[-1][1].size if found else 0):
+            break
+        if listed == _listed_size(path, name):  # else a resume has shortened it meanwhile
+            raise BadRunDirectory(f"{path / name} is damaged: its last lines are gone; {REPAIR}")
+    rows = [row for row, _ in found]
     for number, row in enumerate(rows, 1):
         if not row.keys() >= set(NEEDED[name]):
             wrong = f"line {number} lacks one of {', '.join(NEEDED[name])}"
             raise BadRunDirectory(f"{path / name} is damaged: {wrong}; {REPAIR}")
     return rows
+
+
+def _listed_size(path: Path, name: str) -> int:
+    """How long checksums.json says that a file is; 0 if it does not say so."""
+    from asyncsgd.run.checksums import Checksums
+
+    try:
+        return Checksums.read(path).marks[name].size
+    except (BadRunDirectory, KeyError):  # `check_listed` says what is wrong with it
+        return 0
 
 
 def read_blocks(path: Path, name: str) -> bytes:

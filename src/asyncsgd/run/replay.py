@@ -20,7 +20,7 @@ from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run import configuration, stored
-from asyncsgd.run.fingerprint import fingerprint, marks
+from asyncsgd.run.fingerprint import UNKNOWN, fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
 from asyncsgd.run.reading import as_path, read_blocks, read_lines, sound_trace
 from asyncsgd.simulation.arrivals import Arrivals
@@ -163,7 +163,7 @@ class _Watch:
 
     def __call__(self, arrival: Arrival, g: Vector) -> bool:
         t = arrival.iteration
-        if t < len(self._known):
+        if t < len(self._known) and self._known[t] != UNKNOWN:
             if marks(fingerprint(g))[0] != self._known[t]:
                 raise ReplayDiffers(
                     f"job {arrival.job} of worker {arrival.worker} (iteration {t}) gives another update than in the "

@@ -55,8 +55,8 @@ class Finding:
 def verify(directory: str | PathLike[str]) -> list[Finding]:
     """Check every file of a run directory; return what was found, an empty list if all is as the run wrote it.
 
-    Nothing is changed, nothing is unpickled, and the task is not needed. Use it after a disk has failed, after copying a
-    directory, or before a long resume; `repair` saves what can be saved. A run that goes on can be checked too.
+    Nothing is changed, nothing is unpickled, and the task is not needed. Use it after a disk has failed, after copying
+    a directory, or before a long resume; `repair` saves what can be saved. A run that is going on can be checked too.
 
     Args:
         directory: What was given to `asyncsgd.train`.
@@ -161,7 +161,7 @@ class _Look:
             self._add(LOG, "is gone")
         if (self.path / PARQUET).exists() and PARQUET not in self._bad:
             whole = self._try(PARQUET, lambda: Trace.read(self.path / PARQUET))
-            if whole is not None and trace is not None and not same_jobs(whole, trace):
+            if whole is not None and trace is not None and LOG not in self._bad and not same_jobs(whole, trace):
                 self._add(PARQUET, f"is not the trace that {LOG} holds")
         return trace
 

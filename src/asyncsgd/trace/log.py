@@ -76,7 +76,7 @@ class TraceLog:
         """
         trace = read(Path(path))[0] if trace is None else trace
         head, chain = header(trace.metadata)
-        rows, chain = block(_records(trace.jobs).tobytes(), chain) if len(trace) else (b"", chain)
+        rows, chain = block(records(trace.jobs).tobytes(), chain) if len(trace) else (b"", chain)
         with replacing(Path(path), private=True) as file:
             file.write(head + rows)
             file.flush()
@@ -122,7 +122,7 @@ class TraceLog:
         changed = ended | (candidates >= self._jobs)
         data, chain = (b"", self.mark.chain) if self.mark.size else header(recorder.metadata)
         if changed.any():
-            rows, chain = block(_records(known.take(changed)).tobytes(), chain)
+            rows, chain = block(records(known.take(changed)).tobytes(), chain)
             data += rows
         self._append(data, chain)
         if sync:
@@ -174,7 +174,8 @@ def _columns() -> list[list[str]]:
     return [[name, ROW[name].str] for name in DTYPES]
 
 
-def _records(jobs: Jobs) -> NDArray[np.void]:
+def records(jobs: Jobs) -> NDArray[np.void]:
+    """Return rows as they are written."""
     records = np.empty(len(jobs), ROW)
     for name in DTYPES:
         records[name] = getattr(jobs, name)

@@ -79,7 +79,8 @@ class Log(Tail):
         if self._file is None:
             return
         if self._offset == 0:
-            begin = os.pread(self._file.fileno(), len(MAGIC), 0)
+            self._file.seek(0)
+            begin = self._file.read(len(MAGIC))
             if begin != MAGIC:
                 if MAGIC.startswith(begin):
                     return  # it has not been written yet
@@ -87,7 +88,8 @@ class Log(Tail):
                 raise BadTraceFile(f"{self.path} is not a log of this version of asyncsgd; {fix}")
             self._offset = len(MAGIC)
         size = os.fstat(self._file.fileno()).st_size
-        data = os.pread(self._file.fileno(), max(0, size - self._offset), self._offset)
+        self._file.seek(self._offset)
+        data = self._file.read(max(0, size - self._offset))
         try:
             for payload, mark in blocks(data, Mark(self._offset, self._chain)):
                 first, self._offset, self._chain = self._offset == len(MAGIC), mark.size, mark.chain
