@@ -14,7 +14,7 @@ resume cuts it off.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,21 @@ def as_marks(numbers: Mapping[str, Any]) -> dict[str, Mark]:
     return {str(name): Mark(int(size), int(chain)) for name, (size, chain) in numbers.items()}
 
 
-def check_listed(path: Path, *, but: tuple[str, ...] = ()) -> Checksums:
-    """Refuse a directory in which a file is gone or has been cut off; ``but`` names those that may be.
+def check_listed(path: Path, *, but: str | None = None, only: Collection[str] | None = None) -> Checksums:
+    """Refuse a directory in which a file is gone or has been cut off.
 
-    Works also while a run goes on: what has changed since checksums.json was read is looked at again.
+    ``but`` is a folder that is not looked at; ``only`` these files are.
     """
+
+    def asked(name: str) -> bool:
+        return (only is None or name in only) and (but is None or not name.startswith(but))
+
+    # A run that goes on may replace checksums.json and its files meanwhile: then all is looked at again.
     if (path / STARTING).exists() and not (path / NAME).exists():
         return Checksums()
     while True:
         listed = Checksums.read(path)
-        problems = {name: words for name, words in listed.problems(path).items() if not name.startswith(but or "\0")}
+        problems = {name: words for name, words in listed.problems(path).items() if asked(name)}
         if not problems:
             return listed
         if Checksums.read(path) == listed:

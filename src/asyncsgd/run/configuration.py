@@ -97,7 +97,7 @@ def check_more(path: Path, iterations: int) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Return run.json, with all that it takes to resume the run or to replay it."""
     config = read_config(path)
-    check_listed(path, but=("checkpoints/",))
+    check_listed(path, but="checkpoints/")
     for name, kind in REMEMBERED.items():
         if not isinstance(config.get(name), kind):
             words = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"

@@ -117,7 +117,7 @@ class RunDirectory:
         if self.begun:
             read_config(self.path)
             check_resumable(self.path)
-            self._listed = check_listed(self.path, but=("checkpoints/",))  # `newest` falls back to older ones
+            self._listed = check_listed(self.path, but="checkpoints/")  # `newest` falls back to older ones
 
     def begin(
         self, config: dict[str, Any], package: bytes | None, recorder: Recorder, initial: Vector | None = None

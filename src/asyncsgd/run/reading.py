@@ -27,6 +27,8 @@ PARTS = (
     *("releases.jsonl", "updates"),  # of `asyncsgd.flower`
 )
 """What a run writes beside run.json, which it writes first."""
+READ = ("trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl")
+"""What those read who only look at a run."""
 STARTING = ".starting"
 """An empty file that is there from the start of a run until its first checkpoint is."""
 
@@ -110,12 +112,12 @@ def read_trace(path: Path) -> Trace:
     """The trace, ended or still being written."""
     from asyncsgd.run.checksums import Whole, check_listed
 
-    listed = check_listed(path)
+    listed = check_listed(path, only=READ)
     for name in ("trace.parquet", "trace.log"):
         if (path / name).exists():
             wanted = listed.whole.get(name)  # first, as what damaged Parquet does to its reader nobody knows
             if wanted is not None and Whole.of((path / name).read_bytes()) != wanted:
-                if check_listed(path).whole.get(name) != wanted:
+                if check_listed(path, only=READ).whole.get(name) != wanted:
                     return read_trace(path)  # a run that goes on has just replaced it
                 raise BadRunDirectory(f"{path / name} is damaged (it does not match checksums.json); {REPAIR}")
             return Trace.read(path / name)

@@ -20,6 +20,7 @@ from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run import configuration, stored
+from asyncsgd.run.checksums import check_listed
 from asyncsgd.run.fingerprint import UNKNOWN, fingerprint, marks
 from asyncsgd.run.ledger import NOISE, noise_seeds
 from asyncsgd.run.reading import as_path, read_blocks, read_lines, sound_trace
@@ -83,6 +84,7 @@ def replay(
     """
     path = as_path(directory)
     config = configuration.read(path)
+    check_listed(path)
     if task is None or method is None:
         kept = stored.unpackage(path, trust=trust)
         task = kept[0] if task is None else task

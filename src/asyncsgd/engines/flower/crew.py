@@ -198,7 +198,7 @@ class FlowerCrew(Crew):
                     self._memory.take(worker, carried)
                     if said is not None:
                         self._told.add(worker, said)
-                    reports.append(Arrived(job, update, worker, checked=True))
+                    reports.append(Arrived(job, update, worker, seconds=seconds, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)

@@ -65,7 +65,7 @@ class Memory:
         """Write the carried arrays if they have changed, now and then."""
         if self._folder is None or not self._changed or now < self._next:
             return
-        write_arrays(self._folder / CARRIED, self.carried, {})
+        write_arrays(self._folder / CARRIED, dict(self.carried), {})
         self._changed, self._next = False, now + SECONDS
 
     def keep(self, job: int, update: Vector) -> None:

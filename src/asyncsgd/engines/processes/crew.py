@@ -174,7 +174,7 @@ class ProcessCrew(Crew):
             if seconds > self._longest:
                 self._longest = seconds
             member.unused[job] = place
-            events.append(Arrived(job, self._shared.updates[place], member.number, checked=True))
+            events.append(Arrived(job, self._shared.updates[place], member.number, seconds=seconds, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
             events.append(Rejected(job, member.number, read_note(self._shared.notes[place])))
