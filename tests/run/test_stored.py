@@ -15,11 +15,10 @@ from run.common import events, sound, train
 
 import asyncsgd as asgd
 from asyncsgd import recipes
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, NotTrusted
 from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadRunDirectory
 from asyncsgd.run.named import name_of, named_task
-from asyncsgd.run.reading import NotTrusted
 from asyncsgd.run.stored import package, plain, unpackage, unplain
 from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl
@@ -230,10 +229,12 @@ def long_run(directory: Path, iterations: int) -> tuple[int, int, int]:
     server, recorder = Server(np.zeros(3), asgd.async_sgd(0.1)), Recorder()
     files = RunDirectory(directory)
     files.begin({"seed": 0}, b"", recorder)
-    recorder.record(0.0, server.handle(Joined(range(4))), server.ended)
+    reply = server.handle(Joined(range(4)))
+    recorder.record(0.0, reply.commands, reply.ended)
     g = np.ones(3)
     for number in range(iterations):
-        recorder.record(float(number), server.handle(Arrived(server.in_flight[number % 4].id, g)), server.ended)
+        reply = server.handle(Arrived(server.in_flight[number % 4].id, g))
+        recorder.record(float(number), reply.commands, reply.ended)
         files.add_fingerprint(b"1234")
         if number % 1000 == 999:
             files.flush(recorder)

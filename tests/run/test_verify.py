@@ -14,9 +14,10 @@ from run.test_commands import call
 from run.test_nothing_is_deleted import Killed, contents
 
 import asyncsgd as asgd
+from asyncsgd.core.errors import NoRun
 from asyncsgd.run import BadRunDirectory, Listener, checkpoint
 from asyncsgd.run.checksums import NAME
-from asyncsgd.run.reading import NoRun, read_lines, read_trace
+from asyncsgd.run.reading import read_lines, read_trace
 from asyncsgd.run.repair import repair
 from asyncsgd.run.verify import verify
 from asyncsgd.trace import Trace

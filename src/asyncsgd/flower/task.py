@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, Damage, UsageError
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
@@ -16,7 +16,6 @@ from asyncsgd.engines.flower.memory import INITIAL, UPDATES, read_carried
 from asyncsgd.flower.privacy import Accountant
 from asyncsgd.run.directory import BadRunDirectory, read_config
 from asyncsgd.trace.arrays import read_vector
-from asyncsgd.trace.sealed import Damage
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.crew import FlowerCrew

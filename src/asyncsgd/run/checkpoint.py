@@ -11,7 +11,7 @@ from asyncsgd.core.errors import BadCheckpoint, Damage
 from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.trace.arrays import read_arrays, write_arrays
 from asyncsgd.trace.atomic import make_folder
-from asyncsgd.trace.sealed import Damage, Mark
+from asyncsgd.trace.sealed import Mark
 
 FORMAT = "2"
 SUFFIX = ".safetensors"

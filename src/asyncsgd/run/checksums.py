@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.run.reading import STARTING, BadRunDirectory
+from asyncsgd.core.errors import BadRunDirectory, Damage
+from asyncsgd.run.reading import STARTING
 from asyncsgd.trace.atomic import write_bytes
 from asyncsgd.trace.log import REPAIR
-from asyncsgd.trace.sealed import Damage, Mark, line, lines
+from asyncsgd.trace.sealed import Mark, line, lines
 
 NAME = "checksums.json"
 VOLATILE = ("carried.safetensors", "updates/initial.npy")

@@ -31,7 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, NoRun, TraceError
+from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
 from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import Checkpoint
@@ -54,7 +54,7 @@ from asyncsgd.trace import log as logs
 from asyncsgd.trace.arrays import write_arrays
 from asyncsgd.trace.atomic import create, make_folder, write_bytes
 from asyncsgd.trace.files import write as write_parquet
-from asyncsgd.trace.sealed import Damage, Mark, block, blocks, line, lines
+from asyncsgd.trace.sealed import Mark, block, blocks, line, lines
 
 INITIAL = "initial.safetensors"
 """The model that a task with a name began at: another import of it may begin elsewhere."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadRunDirectory
+from asyncsgd.core.errors import BadRunDirectory, Damage
 from asyncsgd.run.writing import writing
 from asyncsgd.trace.atomic import create
-from asyncsgd.trace.sealed import SUM, Damage, Mark, line, lines
+from asyncsgd.trace.sealed import SUM, Mark, line, lines
 
 NOISE = "noise.jsonl"
 """The seeds of noise: one line per start, with the iteration that it began at. As secret as what the noise hides."""

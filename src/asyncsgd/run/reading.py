@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadParameter, BadRunDirectory, NoRun, TraceError
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NoRun, TraceError
 from asyncsgd.trace import Trace
 from asyncsgd.trace.log import REPAIR
-from asyncsgd.trace.sealed import Damage, blocks, lines
+from asyncsgd.trace.sealed import blocks, lines
 
 FORMAT = 2
 """Of run directories. Goes up when an older asyncsgd would misunderstand one."""

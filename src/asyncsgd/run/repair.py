@@ -12,8 +12,9 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+from asyncsgd.core.errors import BadCheckpoint, Damage
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.checkpoint import BadCheckpoint, Checkpoint
+from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.checksums import NAME, VOLATILE, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE, RunDirectory
 from asyncsgd.run.fingerprint import MARK, UNKNOWN
@@ -25,7 +26,7 @@ from asyncsgd.trace.atomic import make_folder, write_bytes
 from asyncsgd.trace.files import write as write_parquet
 from asyncsgd.trace.log import header, records
 from asyncsgd.trace.log import read as read_log
-from asyncsgd.trace.sealed import SUM, Damage, Mark, block, blocks, line
+from asyncsgd.trace.sealed import SUM, Mark, block, blocks, line
 
 WHOLE = ("run.json", PICKLE, PARQUET, LAST_FINITE, INITIAL)
 Places = Callable[[Mark], Mark | None]

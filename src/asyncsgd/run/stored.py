@@ -16,15 +16,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NotTrusted
 from asyncsgd.core.events import Vector
 from asyncsgd.core.method import Method
 from asyncsgd.run.directory import INITIAL
 from asyncsgd.run.named import name_of, named_task
-from asyncsgd.run.reading import BadRunDirectory, NotTrusted, read_config
+from asyncsgd.run.reading import read_config
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace.arrays import read_arrays
-from asyncsgd.trace.sealed import Damage
 
 OURS = "asyncsgd.core."
 """Where the classes come from that run.json may name."""

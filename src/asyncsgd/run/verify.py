@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import AsyncSGDError
+from asyncsgd.core.errors import AsyncSGDError, BadRunDirectory, Damage, NoRun
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checksums import NAME, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE
 from asyncsgd.run.ledger import LEDGERS
-from asyncsgd.run.reading import STARTING, BadRunDirectory, NoRun, as_path, held, read_config
+from asyncsgd.run.reading import STARTING, as_path, held, read_config
 from asyncsgd.run.stored import CHECKED
 from asyncsgd.trace import Trace
 from asyncsgd.trace.arrays import read_arrays, read_vector
 from asyncsgd.trace.columns import DTYPES
 from asyncsgd.trace.log import MAGIC
 from asyncsgd.trace.log import read as read_log
-from asyncsgd.trace.sealed import Damage, Mark, blocks, lines
+from asyncsgd.trace.sealed import Mark, blocks, lines
 
 CARRIED = "carried.safetensors"
 UPDATES = "updates"

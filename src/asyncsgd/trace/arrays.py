@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd.core.errors import Damage
 from asyncsgd.trace.atomic import write_bytes
-from asyncsgd.trace.sealed import Damage
 
 Arrays = dict[str, NDArray[Any]]
 SHA = "sha256"

@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncsgd.core.errors import Damage
+
 HEAD = struct.Struct("<III")
 """Before every block: its length, the checksum of it and all before, and a checksum of these two numbers."""
 SUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\Z')
 """How every line ends."""
-
-
-class Damage(Exception):
-    """Bytes that are not what was written; the text says where."""
 
 
 @dataclass(frozen=True)

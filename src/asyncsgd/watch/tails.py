@@ -9,10 +9,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadTraceFile, Torn
+from asyncsgd.core.errors import BadTraceFile, Damage, Torn
 from asyncsgd.trace import Jobs
 from asyncsgd.trace.log import MAGIC, batch, metadata
-from asyncsgd.trace.sealed import Damage, Mark, blocks, lines
+from asyncsgd.trace.sealed import Mark, blocks, lines
 
 CHUNK = 1 << 20
 

@@ -14,7 +14,6 @@ from asyncsgd.core.events import Vector
 from asyncsgd.engines.flower.layout import Arrays, Layout, Part
 from asyncsgd.trace.arrays import read_arrays, write_arrays, write_vector
 from asyncsgd.trace.atomic import make_folder
-from asyncsgd.trace.sealed import Damage
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
