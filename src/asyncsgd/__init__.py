@@ -46,7 +46,8 @@ from asyncsgd.methods import (
 if TYPE_CHECKING:
     from asyncsgd import engines, flower, loggers, plot, report, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
-    from asyncsgd.run import Replay, TrainingRun, replay, train
+    from asyncsgd.run import Replay, TrainingRun, train
+    from asyncsgd.run.replay import replay
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,

@@ -64,7 +64,7 @@ def without(key: str) -> Callable[[Path], None]:
 
 
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
-    ("job.pkl", halve, r"job\.pkl is damaged \(it has .* bytes, and .* were written\); restore it from a backup"),
+    ("job.pkl", halve, r"job\.pkl is damaged \(it does not match its checksum\); restore it from a backup, or pass"),
     ("fingerprints.bin", lose, r"fingerprints\.bin cannot be read \(No such file.*\); restore it from a backup"),
     ("fingerprints.bin", empty, r"fingerprints\.bin is shorter than it was \(0 bytes, and .* were written\); restore"),
     ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 does not match its checksum; restore it from a b"),

@@ -26,6 +26,8 @@ from asyncsgd.trace.log import REPAIR
 from asyncsgd.trace.sealed import Mark, line, lines
 
 NAME = "checksums.json"
+JOB = ("job.pkl", "initial.safetensors")
+"""Not needed by a caller who has the task and the method. `asyncsgd.run.stored` checks them when it reads them."""
 VOLATILE = ("carried.safetensors", "updates/initial.npy")
 """Files that `asyncsgd.flower` rewrites at any time: only that they are there is listed. They carry a checksum."""
 
@@ -101,14 +103,14 @@ def as_marks(numbers: Mapping[str, Any]) -> dict[str, Mark]:
     return {str(name): Mark(int(size), int(chain)) for name, (size, chain) in numbers.items()}
 
 
-def check_listed(path: Path, *, but: str | None = None, only: Collection[str] | None = None) -> Checksums:
+def check_listed(path: Path, *, but: tuple[str, ...] = (), only: Collection[str] | None = None) -> Checksums:
     """Refuse a directory in which a file is gone or has been cut off.
 
-    ``but`` is a folder that is not looked at; ``only`` these files are.
+    ``but`` are folders and files that are not looked at; ``only`` these files are.
     """
 
     def asked(name: str) -> bool:
-        return (only is None or name in only) and (but is None or not name.startswith(but))
+        return (only is None or name in only) and not name.startswith(but)
 
     # A run that goes on may replace checksums.json and its files meanwhile: then all is looked at again.
     if (path / STARTING).exists() and not (path / NAME).exists():

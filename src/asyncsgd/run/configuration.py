@@ -15,7 +15,7 @@ from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.checksums import check_listed
+from asyncsgd.run.checksums import JOB, check_listed
 from asyncsgd.run.listeners import Listener
 from asyncsgd.run.reading import read_config, read_lines
 from asyncsgd.simulation.single import check_parts
@@ -97,7 +97,7 @@ def check_more(path: Path, iterations: int) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Return run.json, with all that it takes to resume the run or to replay it."""
     config = read_config(path)
-    check_listed(path, but="checkpoints/")
+    check_listed(path, but=("checkpoints/", *JOB))
     for name, kind in REMEMBERED.items():
         if not isinstance(config.get(name), kind):
             words = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"

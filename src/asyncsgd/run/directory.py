@@ -35,7 +35,7 @@ from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, C
 from asyncsgd.core.events import Vector
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run.checkpoint import Checkpoint
-from asyncsgd.run.checksums import NAME, VOLATILE, Checksums, Whole, check_listed
+from asyncsgd.run.checksums import JOB, NAME, VOLATILE, Checksums, Whole, check_listed
 from asyncsgd.run.ledger import LEDGERS, remember_noise, tail_mark
 from asyncsgd.run.reading import (
     STARTING,
@@ -117,7 +117,7 @@ class RunDirectory:
         if self.begun:
             read_config(self.path)
             check_resumable(self.path)
-            self._listed = check_listed(self.path, but="checkpoints/")  # `newest` falls back to older ones
+            self._listed = check_listed(self.path, but=("checkpoints/", *JOB))  # `newest` falls back to older ones
 
     def begin(
         self, config: dict[str, Any], package: bytes | None, recorder: Recorder, initial: Vector | None = None

@@ -10,6 +10,7 @@ from asyncsgd.run import configuration
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import stored
 from asyncsgd.run.faults import Troubles
+from asyncsgd.run.journal import DIAGNOSED, ENDED, RESUMED, RETIRED, STARTED
 from asyncsgd.run.metrics import Metrics
 from asyncsgd.run.reading import read_trace
 from asyncsgd.run.request import Request
@@ -24,8 +25,8 @@ def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[Trai
     """
     journal = configuration.journal(path)
     since = since_start(journal)
-    ended = next((row for row in since if row["event"] == "ended"), None)
-    whole = bool(journal) and journal[-1]["event"] == "diagnosed" and ended is not None
+    ended = next((row for row in since if row["event"] == ENDED), None)
+    whole = bool(journal) and journal[-1]["event"] == DIAGNOSED and ended is not None
     if not whole or ended is None or ended["iteration"] != checkpoint.iteration:
         return None
     metrics = Metrics(request.task, request.every)
@@ -41,7 +42,7 @@ def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[Trai
     troubles = Troubles()
     troubles.load(journal)
     for row in since:
-        if row["event"] == "retired":
+        if row["event"] == RETIRED:
             troubles.retired(row["worker"])
     config = configuration.read(path)
     run = TrainingRun(
@@ -61,5 +62,5 @@ def finished(path: Path, request: Request, checkpoint: Checkpoint) -> tuple[Trai
 
 def since_start(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the journal since the run was started or last resumed."""
-    starts = [place for place, row in enumerate(journal) if row["event"] in ("started", "resumed")]
+    starts = [place for place, row in enumerate(journal) if row["event"] in (STARTED, RESUMED)]
     return journal[starts[-1] :] if starts else []

@@ -23,7 +23,7 @@ NEEDED = {
 """What every line has."""
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
-    *("checksums.json", "initial.safetensors", "last_finite.safetensors", "noise.jsonl"),
+    *("initial.safetensors", "last_finite.safetensors", "noise.jsonl"),
     *("releases.jsonl", "updates"),  # of `asyncsgd.flower`
 )
 """What a run writes beside run.json, which it writes first."""

@@ -20,8 +20,10 @@ from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
 from asyncsgd.run import configuration, stored
+from asyncsgd.run.checksums import JOB as MAY_LACK
 from asyncsgd.run.checksums import check_listed
 from asyncsgd.run.fingerprint import UNKNOWN, fingerprint, marks
+from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED
 from asyncsgd.run.ledger import NOISE, noise_seeds
 from asyncsgd.run.reading import as_path, read_blocks, read_lines, sound_trace
 from asyncsgd.simulation.arrivals import Arrivals
@@ -84,7 +86,7 @@ def replay(
     """
     path = as_path(directory)
     config = configuration.read(path)
-    check_listed(path)
+    check_listed(path, but=MAY_LACK)
     if task is None or method is None:
         kept = stored.unpackage(path, trust=trust)
         task = kept[0] if task is None else task
@@ -195,7 +197,7 @@ class _Threads:
     """As many threads as the worker had, which may have changed when the run was resumed: jobs end at a resume."""
 
     def __init__(self, journal: list[dict[str, Any]], workers: Any) -> None:
-        starts = [row for row in journal if row["event"] in ("started", "resumed")]
+        starts = [row for row in journal if row["event"] in (STARTED, RESUMED)]
         self._since = {row["iteration"]: row["threads"] for row in starts}
         self._workers = workers
         self._said: Any = None
@@ -230,7 +232,7 @@ class _Carriage:
     """Rounds updates as they were on their way (`asyncsgd.engines.transport`): a worker that left begins anew."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
-        self._rows = [row for row in journal if row["event"] in ("started", "resumed", "left")]
+        self._rows = [row for row in journal if row["event"] in (STARTED, RESUMED, LEFT)]
         self._next = 0
         self._kind: str | None = None
         self._roundings: dict[int, Rounding] = {}
@@ -239,7 +241,7 @@ class _Carriage:
         """What of this update reached the server."""
         while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
             row = self._rows[self._next]
-            if row["event"] == "left":
+            if row["event"] == LEFT:
                 self._roundings.pop(row["worker"], None)
             else:
                 self._kind = row.get("transport")
@@ -260,14 +262,14 @@ class _Membership:
     """Who was there at iteration t, from the journal."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
-        self._changes = [row for row in journal if row["event"] in ("joined", "left")]
+        self._changes = [row for row in journal if row["event"] in (JOINED, LEFT)]
         self._next = 0
         self._present: dict[int, None] = {}
 
     def __call__(self, iteration: int) -> Any:
         while self._next < len(self._changes) and self._changes[self._next]["iteration"] <= iteration:
             row = self._changes[self._next]
-            if row["event"] == "joined":
+            if row["event"] == JOINED:
                 self._present[row["worker"]] = None
             else:
                 self._present.pop(row["worker"], None)

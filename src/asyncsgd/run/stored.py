@@ -20,7 +20,6 @@ from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NotTrust
 from asyncsgd.core.events import Vector
 from asyncsgd.core.method import Method
 from asyncsgd.run.directory import INITIAL
-from asyncsgd.run.named import name_of, named_task
 from asyncsgd.run.reading import read_config
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace.arrays import read_arrays
@@ -42,6 +41,8 @@ def package(task: Task, method: Method) -> tuple[dict[str, Any], bytes | None]:
     >>> said["task"], said["method"]["fields"]["step"]["part"], pickled is None
     (None, 'asyncsgd.core.steps:Constant', False)
     """
+    from asyncsgd.run.named import name_of  # later, as it knows every method and engine
+
     said = {"task": name_of(task), "method": _spelled(method)}
     if None not in said.values():
         return said, None
@@ -54,6 +55,8 @@ def package(task: Task, method: Method) -> tuple[dict[str, Any], bytes | None]:
 
 def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
     """Return the task and the method of a directory; ``trust`` allows reading another user's pickle."""
+    from asyncsgd.run.named import named_task
+
     said = read_config(path).get("job") or {}
     task: Any = None
     method: Any = None
@@ -67,12 +70,10 @@ def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
         except BadParameter as error:
             words = f"the task {said['task']!r} of {path} cannot be loaded here ({error.problem}); {error.fix}"
             raise BadRunDirectory(f"{words}, or {GIVEN}") from error
-        if (path / INITIAL).exists():
-            try:
-                x = read_arrays(path / INITIAL)[0]["x"]
-            except Damage as error:
-                raise BadRunDirectory(f"{path / INITIAL} {error}; restore it from a backup, or {GIVEN}") from error
-            task = cast(Task, _Begun(task, x))
+        try:
+            task = cast(Task, _Begun(task, read_arrays(path / INITIAL)[0]["x"]))
+        except (Damage, KeyError) as error:
+            raise BadRunDirectory(f"{path / INITIAL} {error}; restore it from a backup, or {GIVEN}") from error
     return task, method
 
 
