@@ -174,7 +174,8 @@ def test_the_saved_model_is_compared_with_all_its_bits(tmp_path: Path) -> None:
     points = kept.state["update"]["points"]
     model = points["live"][points["current"]] = points["live"][points["current"]].copy()
     model[777] = np.nextafter(model[777], 2.0)
-    checkpoint.write(tmp_path / "checkpoints", kept, keep=3)
+    checkpoint.write(tmp_path / "checkpoints", kept)
+    reseal(tmp_path)
     with pytest.raises(ReplayDiffers, match="first at coordinate 777"):
         asgd.replay(tmp_path)
     assert run.trace.iterations == 60
