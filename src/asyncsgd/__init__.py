@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from asyncsgd import engines, flower, plot, tasks, testing, theory, trace
     from asyncsgd.planning import Plan, plan
     from asyncsgd.report import report
-    from asyncsgd.run import Callback, Checkpoints, Limits, Replay, TrainingRun, callbacks, replay, train
+    from asyncsgd.run import Callback, Checkpoints, Limits, Replay, TrainingRun, callbacks, train
+    from asyncsgd.run.replay import replay
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,

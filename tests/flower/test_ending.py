@@ -131,14 +131,14 @@ def test_ctrl_c_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
 def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from asyncsgd.engines.flower import memory
 
-    real = memory.replacing
+    real = memory.write_vector
 
-    def full(path: Path) -> Any:
+    def full(path: Path, vector: Any) -> None:
         if path.name[0].isdigit():
             raise OSError(28, "No space left on device")
-        return real(path)
+        real(path, vector)
 
-    monkeypatch.setattr(memory, "replacing", full)
+    monkeypatch.setattr(memory, "write_vector", full)
     with pytest.raises(EngineError, match=r"could not be kept on disk \(.*No space left on device\); make room"):
         serve(
             clients(1.0, 2.0),

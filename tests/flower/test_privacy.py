@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.transforms import Compensate
 from asyncsgd.flower.privacy import Book, Count, gaussian_epsilon, watched
+from asyncsgd.trace.sealed import lines
 
 pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
 
@@ -93,8 +93,8 @@ def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:
     server.handle(asgd.Joined([0]))
     for number in range(3):
         server.handle(asgd.Arrived(server.in_flight[0].id, np.ones(2)))
-        lines = (tmp_path / "releases.jsonl").read_text().splitlines()
-        assert json.loads(lines[-1]) == {"version": number + 1, "clients": {"0": 1}}
+        *_, (row, _) = lines((tmp_path / "releases.jsonl").read_bytes())
+        assert row == {"version": number + 1, "clients": {"0": 1}}
     accountant.book.close()
     with (tmp_path / "releases.jsonl").open("a") as file:
         file.write('{"version": 4, "cli')

@@ -10,13 +10,15 @@ import sys
 import numpy as np
 import pytest
 from report.material import Outline, data_of
+from run.common import reseal, sealed
 
 import asyncsgd as asgd
 from asyncsgd import cli
 from asyncsgd.core.errors import AsyncSGDError
 from asyncsgd.report.sources import gather
 from asyncsgd.run import view
-from asyncsgd.run.directory import in_use
+from asyncsgd.run.directory import in_use, read_lines
+from asyncsgd.run.reading import config_text, read_config
 from asyncsgd.trace import Recorder, TraceLog
 
 ITERATIONS = 60
@@ -43,11 +45,12 @@ def directory(trained, tmp_path):
 
 
 def lines(path):
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return read_lines(path.parent, path.name)
 
 
 def rewrite(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    path.write_bytes(sealed(*rows))
+    reseal(path.parent)
 
 
 def forget(directory, *events):
@@ -92,6 +95,7 @@ def test_nothing_is_unpickled(directory):
 
 def test_one_that_goes_on(directory):
     (directory / "trace.parquet").unlink()
+    reseal(directory)
     forget(directory, "ended", "diagnosed")
     with (directory / ".lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,6 +132,7 @@ def test_a_lock_that_may_not_be_opened(directory, monkeypatch):
 
 def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
     (directory / "trace.parquet").unlink()
+    reseal(directory)
     forget(directory, "ended", "diagnosed")
     path = directory / "trace.log"
     path.unlink()
@@ -136,6 +141,7 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
         log.flush(recorder)
     log.close()
     os.truncate(path, path.stat().st_size - 200)
+    reseal(directory)
     with (directory / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 70, "ti')
     (subject,) = gather(directory)
@@ -159,8 +165,7 @@ def test_one_that_was_killed_in_the_middle_of_a_write(trained, directory):
     ],
 )
 def test_how_it_ended(directory, change, says):
-    config = json.loads((directory / "run.json").read_text("utf-8"))
-    (directory / "run.json").write_text(json.dumps(config | change), "utf-8")
+    (directory / "run.json").write_text(config_text(read_config(directory) | change), "utf-8")
     assert state(directory).removesuffix(f" --directory {directory}") == says
 
 
@@ -200,21 +205,22 @@ def test_a_folder_of_runs_and_a_trace(directory, tmp_path):
     [
         ("run.json", "{", "run.json is damaged"),
         ("run.json", "[1]", "run.json is damaged"),
-        ("run.json", '{"format": 99}', "has format 99"),
-        ("run.json", '{"format": 1, "until": "soon"}', "until = 'soon' is not a target"),
-        ("journal.jsonl", "{}\nnonsense\n", "journal.jsonl is damaged"),
+        ("run.json", '{"format": 99}', "has run format 99"),
+        ("run.json", config_text({"until": "soon"}), "until = 'soon' is not a target"),
+        ("journal.jsonl", sealed({}), "journal.jsonl is damaged: line 1 lacks one of event, iteration, seconds"),
         (
             "journal.jsonl",
-            '{"event": "ended", "iteration": 3, "seconds": "long"}\n',
-            "journal.jsonl is damaged: line 1",
+            sealed({"event": "ended", "iteration": 3, "seconds": "long"}),
+            "journal.jsonl is damaged: line",
         ),
-        ("metrics.jsonl", "[1, 2]\n", "metrics.jsonl is damaged: line 1 lacks one of iteration, time"),
-        ("metrics.jsonl", '{"iteration": 3, "time": NaN}\n', "metrics.jsonl is damaged: line 1"),
-        ("trace.parquet", "nonsense", "cannot be read"),
+        ("metrics.jsonl", sealed({"time": 2}), "metrics.jsonl is damaged: line 1 lacks one of iteration, time"),
+        ("metrics.jsonl", sealed({"iteration": 3, "time": float("nan")}), "metrics.jsonl is damaged: line 1"),
+        ("trace.parquet", "nonsense", "begins with b'nonsense', so it is neither"),
     ],
 )
 def test_a_damaged_file_is_one_sentence(directory, name, content, says):
-    (directory / name).write_text(content, "utf-8")
+    (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    reseal(directory)
     with pytest.raises(AsyncSGDError) as raised:
         gather(directory)
     assert says in str(raised.value)
@@ -225,6 +231,7 @@ def test_a_damaged_file_is_one_sentence(directory, name, content, says):
 def test_without_a_trace_there_is_no_page(directory):
     for name in ("trace.parquet", "trace.log"):
         (directory / name).unlink()
+    reseal(directory)
     with pytest.raises(AsyncSGDError, match="has no trace"):
         gather(directory)
 

@@ -220,7 +220,7 @@ def test_an_end_of_file_is_no_abort(here: Path) -> None:
     (here / "run" / "job.pkl").write_bytes(b"")
     code, words = call("replay", "run")
     assert code == 1
-    assert words.startswith("asyncsgd: run/job.pkl cannot be loaded (EOFError")
+    assert words.startswith("asyncsgd: run/job.pkl is damaged (it does not match its checksum)")
     code, words = call("train", "mytask:Ends", "--stepsize", "1", "--iterations", "5", "--workers", "1")
     assert code == 1
     assert words.endswith("EOFError: the data end here\n")

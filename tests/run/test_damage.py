@@ -8,22 +8,27 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engines.inline import Inline
-from run.common import METHOD, Notes, sound, train
+from run.common import METHOD, Notes, reseal, sound, train
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, CannotWrite
 from asyncsgd.engines import EngineError
-from asyncsgd.run import BadRunDirectory
-from asyncsgd.run.configuration import CHECKED, unpackage
+from asyncsgd.run import BadRunDirectory, checkpoint
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.reading import config_text, read_blocks
+from asyncsgd.run.stored import CHECKED, unpackage
+from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl
-from asyncsgd.trace import Trace
+from asyncsgd.trace import Jobs, Trace, TraceLog
+from asyncsgd.trace import log as logs
+from asyncsgd.trace.columns import DTYPES
 
 # ---------------------------------------------------------------------------------------------- damaged files
 
@@ -41,31 +46,34 @@ def empty(path: Path) -> None:
 
 
 def scratch(path: Path) -> None:
-    """The second line is no JSON any more."""
+    """The second line is not JSON any more."""
     first, second, *others = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([first, second.replace(b":", b";"), *others]))
+    path.write_bytes(b"".join([first, second.replace(b":", b";", 1), *others]))
 
 
 def without(key: str) -> Callable[[Path], None]:
+    """Its checksum fits, so it was written like that."""
+
     def remove(path: Path) -> None:
         config = json.loads(path.read_text("utf-8"))
-        del config[key]
-        path.write_text(json.dumps(config), "utf-8")
+        del config[key], config["sha256"]
+        path.write_text(config_text(config), "utf-8")
+        reseal(path.parent)
 
     return remove
 
 
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
-    (
-        "job.pkl",
-        halve,
-        r"job\.pkl cannot be loaded \(UnpicklingError: .*\); restore it from a backup, or pass",
-    ),
-    ("job.pkl", empty, r"job\.pkl cannot be loaded \(EOFError: .*\); restore it from a backup, or pass the task"),
+    ("job.pkl", halve, r"job\.pkl is damaged \(it does not match its checksum\); restore it from a backup, or pass"),
     ("fingerprints.bin", lose, r"fingerprints\.bin cannot be read \(No such file.*\); restore it from a backup"),
-    ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 is no JSON .*; restore it from a backup"),
+    ("fingerprints.bin", empty, r"fingerprints\.bin is shorter than it was \(0 bytes, and .* were written\); restore"),
+    ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 does not match its checksum; restore it from a b"),
     ("run.json", without("seed"), r"run\.json is damaged \(no seed, or a wrong one\); restore it from a backup"),
-    ("trace.log", lose, r"has no trace \(neither .*\); restore it"),
+    (
+        "trace.log",
+        lose,
+        r"trace\.log cannot be read \(No such file.*\); restore it from a backup, or let `asyncsgd rep",
+    ),
 ]
 
 
@@ -78,18 +86,18 @@ def test_a_flipped_bit_in_the_task_is_noticed(tmp_path: Path, bit: int) -> None:
         data = bytearray(whole)
         data[place] ^= 1 << bit
         (tmp_path / "job.pkl").write_bytes(data)
-        words = r"job\.pkl is damaged \(its checksum does not match\); restore it from a backup, or pass the task"
+        words = r"job\.pkl is damaged \(it does not match its checksum\); restore it from a backup, or pass the task"
         with pytest.raises(BadRunDirectory, match=words):
             unpackage(tmp_path)
     assert asgd.replay(tmp_path, task=Bowl(), method=METHOD).model_compared
 
 
-def test_a_task_without_a_checksum_is_loaded(tmp_path: Path) -> None:
-    """As older versions wrote it."""
+def test_a_task_without_a_checksum_is_not_loaded(tmp_path: Path) -> None:
     train(tmp_path, iterations=10)
     data = (tmp_path / "job.pkl").read_bytes()
     (tmp_path / "job.pkl").write_bytes(data[: data.rindex(CHECKED)])
-    assert asgd.replay(tmp_path).model_compared
+    with pytest.raises(BadRunDirectory, match=r"job\.pkl is damaged \(it does not match its checksum\)"):
+        unpackage(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "damage", "words"), DAMAGE)
@@ -98,6 +106,7 @@ def test_a_damaged_file_is_named_by_replay(
 ) -> None:
     train(tmp_path, iterations=40)
     (tmp_path / "trace.parquet").unlink()
+    reseal(tmp_path)
     damage(tmp_path / name)
     with pytest.raises(asgd.AsyncSGDError, match=words):
         asgd.replay(tmp_path)
@@ -106,8 +115,8 @@ def test_a_damaged_file_is_named_by_replay(
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("journal.jsonl", scratch, r"journal\.jsonl is damaged: line 2 is no JSON"),
-        ("metrics.jsonl", scratch, r"metrics\.jsonl is damaged: line 2 is no JSON"),
+        ("journal.jsonl", scratch, r"journal\.jsonl is gone or damaged \(line 2 does not match its checksum\)"),
+        ("metrics.jsonl", scratch, r"metrics\.jsonl is gone or damaged \(line 2 does not match its checksum\)"),
         ("run.json", without("dtype"), r"run\.json is damaged \(no dtype, or a wrong one\); restore it"),
     ],
 )
@@ -121,11 +130,19 @@ def test_a_damaged_file_is_named_by_resume(
 
 
 def miscount(path: Path) -> None:
-    """The log can be read, but how many jobs were in flight is wrong in one place."""
-    numbers = Trace.read(path).jobs.concurrency[1:8].tobytes()
-    data = path.read_bytes()
-    place = data.index(numbers)
-    path.write_bytes(data[:place] + b"\7\7\7\7" + data[place + 4 :])
+    """The log fits its checksums, but how many jobs were in flight is wrong in one place."""
+    trace = Trace.read(path)
+    concurrency = trace.jobs.concurrency.copy()
+    concurrency[5] = 7
+    columns = {name: getattr(trace.jobs, name) for name in DTYPES} | {"concurrency": concurrency}
+    TraceLog.reopen(path, Trace(Jobs(**columns), trace.metadata)).close()
+    newest, *others = checkpoint.listed(path.parent / "checkpoints")
+    for other in others:
+        other.unlink()
+    known = checkpoint.read(newest)
+    marks = known.marks | {"trace.log": logs.read(path)[1]}
+    checkpoint.write(newest.parent, replace(known, marks=marks))
+    reseal(path.parent)
 
 
 def test_a_damaged_trace_is_noticed_before_anything_is_trained(tmp_path: Path) -> None:
@@ -143,6 +160,7 @@ def test_a_damaged_trace_is_noticed_before_anything_is_replayed(tmp_path: Path) 
     train(tmp_path, iterations=40)
     (tmp_path / "trace.parquet").unlink()
     miscount(tmp_path / "trace.log")
+    assert [finding.file for finding in verify(tmp_path)] == ["trace.log"]
     told: list[int] = []
     with pytest.raises(BadRunDirectory, match=r"the trace of .* is damaged \(.*\); restore it from a backup"):
         asgd.replay(tmp_path, progress=told.append)
@@ -202,14 +220,14 @@ def test_what_is_written_is_not_written_twice(tmp_path: Path, monkeypatch: pytes
     files = RunDirectory(tmp_path)
     recorder = asgd.trace.Recorder()
     files.begin({}, b"", recorder)
-    files.append("fingerprints.bin", b"0123456789")
+    files.add_fingerprint(b"0123456789")
     with monkeypatch.context() as patch:
         full_after(patch, 4)
         with pytest.raises(CannotWrite):
             files.flush(recorder)
     files.flush(recorder)
     files.close()
-    assert (tmp_path / "fingerprints.bin").read_bytes() == b"0123456789"
+    assert read_blocks(tmp_path, "fingerprints.bin") == b"0123456789"
 
 
 # ---------------------------------------------------------------------------------------------- nothing is left behind

@@ -17,8 +17,8 @@ from asyncsgd.core.errors import AsyncSGDError, BadParameter
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.work import LocalSteps
 from asyncsgd.run import cli
-from asyncsgd.run.configuration import unpackage
 from asyncsgd.run.named import method_options, named_method
+from asyncsgd.run.stored import unpackage
 from asyncsgd.simulation import config
 
 NEEDED: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run.common import sound, train
+from run.common import reseal, sound, train
 
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import Uniform
@@ -16,8 +16,10 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.engines import processes
 from asyncsgd.run import BadRunDirectory, ReplayDiffers, checkpoint
+from asyncsgd.run.reading import read_blocks
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
+from asyncsgd.trace.sealed import block
 
 
 class Later(Bowl):
@@ -124,7 +126,9 @@ def test_a_run_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "trace.parquet").unlink()
     log = tmp_path / "trace.log"
     os.truncate(log, log.stat().st_size - 20)
-    os.truncate(tmp_path / "fingerprints.bin", 4 * 10 + 3)
+    known = read_blocks(tmp_path, "fingerprints.bin")
+    (tmp_path / "fingerprints.bin").write_bytes(block(known[:40], 0)[0] + b"torn")
+    reseal(tmp_path)
     again = asgd.replay(tmp_path)
     assert 0 < again.iterations <= 60
     assert again.compared == min(10, again.iterations)
@@ -170,7 +174,8 @@ def test_the_saved_model_is_compared_with_all_its_bits(tmp_path: Path) -> None:
     points = kept.state["update"]["points"]
     model = points["live"][points["current"]] = points["live"][points["current"]].copy()
     model[777] = np.nextafter(model[777], 2.0)
-    checkpoint.write(tmp_path / "checkpoints", kept, keep=3)
+    checkpoint.write(tmp_path / "checkpoints", kept)
+    reseal(tmp_path)
     with pytest.raises(ReplayDiffers, match="first at coordinate 777"):
         asgd.replay(tmp_path)
     assert run.trace.iterations == 60

@@ -251,7 +251,17 @@ def test_every_cell_wrong_still_gives_a_named_error():
             for row in (0, 7, len(trace) - 1):
                 broken = changed(trace, **{column: {row: value}})
                 assert broken.delays.concurrency <= len(trace)  # never crashes, whatever it may say
-                if column in ("worker", "assigned_time", "ended_time", "step", "workers"):
+                if column in (
+                    "worker",
+                    "assigned_time",
+                    "ended_time",
+                    "step",
+                    "workers",
+                    "steps",
+                    "batch",
+                    "examples",
+                    "seconds",
+                ):
                     continue  # could be so
                 if column != "assigned_version" or row < len(trace) - 1:  # of x^(T) only that row knows
                     with pytest.raises(TraceError):
@@ -264,3 +274,18 @@ def test_times_may_be_unknown_but_not_here_and_there():
     changed(trace, assigned_time=nothing, ended_time=nothing).check()
     with pytest.raises(TraceError, match="times are finite, or NaN in every row"):
         changed(trace, assigned_time=nothing).check()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("steps", 0, "computes 0 mini-batches"),
+        ("batch", -1, "was handed out after -1 mini-batches"),
+        ("examples", -2, "used -2 examples"),
+        ("seconds", -0.5, r"took -0\.5 seconds"),
+        ("seconds", np.inf, "took inf seconds"),
+    ],
+)
+def test_work_that_cannot_be(column, value, words):
+    with pytest.raises(TraceError, match=words):
+        changed(busy_run(3, 20).trace(), **{column: {7: value}}).check()

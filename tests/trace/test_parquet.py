@@ -115,8 +115,8 @@ def with_column(table, name, values):
         (lambda t: with_column(t, "step", t["step"].cast(pa.string())), "column 'step' is string, not double"),
         (lambda t: with_column(t, "outcome", t["step"]), "column 'outcome' is double, not uint8"),
         (lambda t: t.replace_schema_metadata({}), "was not written by asyncsgd"),
-        (lambda t: with_metadata(t, trace=b"99"), "has trace format 99, this asyncsgd reads 1"),
-        (lambda t: with_metadata(t, metadata=b"{"), "metadata is damaged"),
+        (lambda t: with_metadata(t, trace=b"99"), "has trace format 99, and this asyncsgd reads 2"),
+        (lambda t: with_metadata(t, metadata=b"{"), "does not match its checksum"),
         (lambda t: t.slice(1), "not 0, 1, 2, ... in order"),
         (lambda t: t.take(list(range(len(t)))[::-1]), "not 0, 1, 2, ... in order"),
         (

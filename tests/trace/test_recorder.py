@@ -34,10 +34,11 @@ def test_the_first_recorded_cells():
     recorder.record(0.25, [Assign(job, POINT, 0)], [])
     assert len(recorder) == 1
     row = recorder.trace().to_arrow().to_pylist()[0]
-    assert np.isnan([row.pop("ended_time"), row.pop("step")]).all()
+    assert np.isnan([row.pop("ended_time"), row.pop("step"), row.pop("seconds")]).all()
     assert row == {
         "job": 0, "worker": 7, "assigned_iteration": 2, "assigned_version": 1, "entered": 3, "assigned_time": 0.25,
         "outcome": "in_flight", "ended_iteration": -1, "ended_version": -1, "concurrency": -1, "workers": -1,
+        "steps": 1, "batch": 0, "examples": -1,
     }  # fmt: skip
     recorder.record(0.75, [], [Ended(job, Outcome.APPLIED, 5, 4, 0.125, 6, 8)])
     jobs = recorder.trace().jobs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run.common import train
+from run.common import sealed, train
 from run.tasks import Exploding, Failing, Rubbish
 from watch.common import Scripted, simulated
 
@@ -308,8 +307,8 @@ def test_a_file_that_is_shortened_and_grows_between_two_looks(tmp_path: Path) ->
     run.to(20)
     with Watcher(tmp_path, now=lambda: 0.0) as watcher:
         watcher.look()
-        rows = [json.dumps({"iteration": t, "time": 1e-9 * t, "loss": 2.0}) for t in range(40)]
-        (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n", "utf-8")
+        rows = [{"iteration": t, "time": 1e-9 * t, "loss": 2.0} for t in range(40)]
+        (tmp_path / "metrics.jsonl").write_bytes(sealed(*rows))
         frame = watcher.look()
     assert frame.metrics["loss"] == tuple(row["loss"] for row in read_lines(tmp_path, "metrics.jsonl"))
     run.crash()

@@ -15,7 +15,21 @@ from asyncsgd import __version__
 from asyncsgd.core.errors import BadParameter
 
 BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
-ORDER = ("demo", "train", "watch", "report", "replay", "export", "simulate", "sweep", "paper", "plan", "methods")
+ORDER = (
+    "demo",
+    "train",
+    "watch",
+    "report",
+    "replay",
+    "export",
+    "verify",
+    "repair",
+    "simulate",
+    "sweep",
+    "paper",
+    "plan",
+    "methods",
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
 

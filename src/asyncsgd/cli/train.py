@@ -77,6 +77,14 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --directory.", rich_help_panel=RUN)
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Load job.pkl of a directory that another user owns. It is a pickle, which can run any code.",
+            rich_help_panel=RUN,
+        ),
+    ] = False,
     until: Annotated[
         str | None, typer.Option(metavar="CONDITION", help='"accuracy >= 0.95": stop then.', rich_help_panel=RUN)
     ] = None,
@@ -174,6 +182,7 @@ def train(
             resources=resource or [],
             at_least=at_least,
             working_dir=working_dir,
+            trust=trust,
         ),
     )
     cli.show(run, as_json=json)
@@ -189,6 +198,13 @@ def replay(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that you trained in.")],
     stop: Annotated[int | None, typer.Option(help="Look at the update of this iteration.")] = None,
     job: Annotated[int | None, typer.Option(help="Look at the update of this job, also of a rejected one.")] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            help="Load job.pkl of a directory that another user owns. It is a pickle, which can run any code.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compute a run again in one process: is it the same, bit for bit?
@@ -197,5 +213,5 @@ def replay(
     """
     from asyncsgd.run import cli
 
-    if not cli.replay(directory, stop, job, as_json=json):
+    if not cli.replay(directory, stop, job, as_json=json, trust=trust):
         raise typer.Exit(1)

@@ -30,7 +30,8 @@ def plain(part: Any) -> None:
             object.__setattr__(part, parameter.name, value.item())
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite number."""
     try:
         return not isinstance(value, bool | np.bool_ | np.ndarray) and math.isfinite(value)
     except (TypeError, OverflowError):
@@ -54,13 +55,13 @@ def integer(name: str, value: Any) -> None:
 
 def positive(name: str, value: Any) -> None:
     """``value`` is a finite number above 0."""
-    if not _is_number(value) or value <= 0:
+    if not is_number(value) or value <= 0:
         raise BadParameter(name, value, "must be a positive finite number", f"pass {name} > 0")
 
 
 def nonnegative(name: str, value: Any) -> None:
     """``value`` is a finite number, 0 or above."""
-    if not _is_number(value) or value < 0:
+    if not is_number(value) or value < 0:
         raise BadParameter(name, value, "must be a finite number that is not negative", f"pass {name} >= 0")
 
 
@@ -72,7 +73,7 @@ def count(name: str, value: Any) -> None:
 
 def fraction(name: str, value: Any) -> None:
     """``value`` lies in [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:
+    if not is_number(value) or not 0 <= value < 1:
         raise BadParameter(name, value, "must lie in [0, 1)", f"pass 0 <= {name} < 1")
 
 

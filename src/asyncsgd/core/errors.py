@@ -11,7 +11,8 @@
     │   ├── BadConfig                     a configuration file with an unknown, missing or wrong key
     │   ├── TargetNotReached              no step size of a sweep reached the target
     │   ├── MissingLibrary                a library is not installed (also ModuleNotFoundError)
-    │   └── NoRun                         no run is in the directory (also BadRunDirectory)
+    │   ├── NoRun                         no run is in the directory (also BadRunDirectory)
+    │   └── NotTrusted                    the directory of another user holds a pickle (also BadRunDirectory)
     ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and continue
     │   ├── UnknownJob                    no such job was ever handed out
     │   ├── WrongWorker                   the job belongs to another worker
@@ -29,7 +30,7 @@
     ├── WorkersFailed                     the task fails again and again, or no worker is left
     ├── TornServer                        a part of the method raised half-way: the server's state is not consistent
     ├── BadRunDirectory                   not a run, a damaged one, or one that another process writes to
-    │   ├── NoRun                         see above
+    │   ├── NoRun, NotTrusted             see above
     │   └── CannotWrite                   the disk is full or gone (also OSError)
     ├── BadCheckpoint                     a file that is not a checkpoint, or a damaged one
     ├── ReplayDiffers                     a replay that does not repeat its run
@@ -46,6 +47,7 @@
 
     never seen by a caller
     ├── Stopped (BaseException)           leaves a job that the server no longer wants
+    ├── Damage (Exception)                bytes of a file that are not what was written
     ├── Torn (Exception)                  a file that changed while it was read
     └── NotKept (Exception)               an update that the disk did not take
 
@@ -203,6 +205,10 @@ class NoRun(BadRunDirectory, UsageError):
     """A directory that does not exist or does not hold a run: the caller meant another one."""
 
 
+class NotTrusted(BadRunDirectory, UsageError):
+    """A directory of another user, with a pickle in it that can run any code."""
+
+
 class CannotWrite(BadRunDirectory, OSError):
     """The disk is full or gone, or a file may not grow any more."""
 
@@ -262,6 +268,10 @@ class LoggerWarning(UserWarning):
 
 class Stopped(BaseException):
     """The server no longer wants the job. Not an ordinary exception, so that ``except Exception`` lets it through."""
+
+
+class Damage(Exception):
+    """Bytes of a file that are not what was written; the text says where. Readers say which file it is."""
 
 
 class Torn(Exception):

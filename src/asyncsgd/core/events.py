@@ -57,6 +57,10 @@ class Job:
     entered: int
     seed: int
     """Belongs to the job: derived from the run's seed and ``id``, the same on every engine and in every replay."""
+    steps: int = 1
+    """How many mini-batches the job computes."""
+    batch: int = 0
+    """How many mini-batches were handed out before it."""
 
 
 # ---------------------------------------------------------------------------------------------- in
@@ -97,6 +101,9 @@ class Left:
 class Arrived:
     """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked.
 
+    ``examples`` is how many rows of data the job used and ``seconds`` how long the worker computed; None where that is
+    not known. The server checks both and passes them on to the trace.
+
     ``checked`` says that `asyncsgd.core.fit.check_update` has passed where the update was computed, by code that the
     engine itself runs there; the server then saves that pass over the vector. Never say so of what a stranger sent.
     """
@@ -104,6 +111,8 @@ class Arrived:
     job: int
     update: Vector
     worker: int | None = None
+    examples: int | None = None
+    seconds: float | None = None
     checked: bool = False
 
 
@@ -151,7 +160,7 @@ class Ended:
 
     ``iteration`` is the t of an arrival, otherwise the first t whose C_t no longer holds the job. ``version`` is
     the model's version just before. ``concurrency`` is |C_t| with the job still in it, ``workers`` the number of
-    workers present.
+    workers present. ``examples`` and ``seconds`` are those of the arrival, None where they are not known.
     """
 
     job: Job
@@ -161,6 +170,8 @@ class Ended:
     step: float
     concurrency: int
     workers: int
+    examples: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(slots=True)

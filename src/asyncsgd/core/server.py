@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsgd.core import errors
 from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import integer, is_id
+from asyncsgd.core.check import integer, is_id, is_number
 from asyncsgd.core.events import (
     Arrived,
     Assign,
@@ -31,6 +31,7 @@ from asyncsgd.core.events import (
 )
 from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
+from asyncsgd.core.outcomes import Outcomes
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Subtract, Update
 
@@ -81,7 +82,7 @@ class Server:
         self._dispatch = method.dispatch.init(self.seed)
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
-        self._outcomes = bytearray()  # how job k ended
+        self._outcomes = Outcomes()  # how job k ended
 
     # ------------------------------------------------------------------------------------------ to look at
 
@@ -126,7 +127,7 @@ class Server:
                 f"job {job!r} was never handed out, only {len(self._outcomes)} jobs from 0 on; "
                 "answer with the id of an assigned job"
             )
-        return Outcome(self._outcomes[job])
+        return Outcome(self._outcomes[int(job)])
 
     def reseed(self, seed: int) -> None:
         """Noise is drawn from this seed from now on, and no longer from the server's own."""
@@ -155,6 +156,8 @@ class Server:
         self._check_order(job)
         if not event.checked:
             self._check_vector(job, event.update)
+        if event.examples is not None or event.seconds is not None:
+            _check_work(event)
         update, points = self._update, self._update.points
         t, version = self.iteration, update.version
         concurrency, workers = len(self._active), len(self._queues)
@@ -187,7 +190,7 @@ class Server:
             self._receive(arrival)
         points.give_back(slot)
         self._outcomes[job.id] = outcome
-        ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers))
+        ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers, event.examples, event.seconds))
         # Lines 6 and 7: the server selects A_t and sends them x^(t+1); C_{t+1} = C_t \ {j_t} ∪ A_t.
         return self._finish(commands, ended)
 
@@ -257,7 +260,7 @@ class Server:
         for worker in rule.pick(memory, len(self._active)):
             number = len(self._outcomes)
             seed = output(self._job_seeds, number)
-            job = Job(number, worker, point_iteration, update.version, self.iteration, seed)
+            job = Job(number, worker, point_iteration, update.version, self.iteration, seed, 1, number)
             slot = update.points.lend()
             self._active[number] = (job, slot)
             self._queues[worker].append(number)
@@ -329,8 +332,11 @@ class Server:
             "seed": self.seed,
             "iteration": self.iteration,
             "max_concurrency": self.max_concurrency,
-            "outcomes": np.frombuffer(bytes(self._outcomes), dtype=np.uint8),
-            "active": [[j.id, j.worker, j.iteration, j.version, j.entered, slot] for j, slot in self._active.values()],
+            "outcomes": self._outcomes.state(),
+            "active": [
+                [j.id, j.worker, j.iteration, j.version, j.entered, j.steps, j.batch, slot]
+                for j, slot in self._active.values()
+            ],
             "queues": [[worker, *jobs] for worker, jobs in self._queues.items()],
             "dispatch": {k: v.copy() if hasattr(v, "copy") else v for k, v in self._dispatch.items()},
             "update": self._update.state(),
@@ -361,9 +367,10 @@ class Server:
         server._update.check_memory(state["update"])
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]
-        server._outcomes = bytearray(state["outcomes"].tobytes())
-        for number, worker, iteration, version, entered, slot in state["active"]:
-            job = Job(number, worker, iteration, version, entered, output(server._job_seeds, number))
+        server._outcomes = Outcomes.restore(state["outcomes"])
+        for number, worker, iteration, version, entered, steps, batch, slot in state["active"]:
+            seed = output(server._job_seeds, number)
+            job = Job(number, worker, iteration, version, entered, seed, steps, batch)
             server._active[number] = (job, slot)
         server._queues = {worker: deque(jobs) for worker, *jobs in state["queues"]}
         server._dispatch = {
@@ -372,6 +379,14 @@ class Server:
         }
         server._update.load(state["update"])
         return server
+
+
+def _check_work(event: Arrived) -> None:
+    examples, seconds = event.examples, event.seconds
+    if examples is not None and (not is_id(examples) or examples < 0):
+        raise errors.BadEvent(f"job {event.job} used {examples!r} examples; pass a whole number from 0 on, or None")
+    if seconds is not None and not (is_number(seconds) and seconds >= 0):
+        raise errors.BadEvent(f"job {event.job} took {seconds!r} seconds; pass a finite number from 0 on, or None")
 
 
 def _some(workers: tuple[int, ...]) -> str:

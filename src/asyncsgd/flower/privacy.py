@@ -24,10 +24,7 @@ from asyncsgd.core.events import Vector
 from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip, State, Transform
-from asyncsgd.run.ledger import Ledger
-
-RELEASES = "releases.jsonl"
-"""One line per noised sum: whose updates were in it, and how many of each."""
+from asyncsgd.run.ledger import RELEASES, Ledger
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Privacy:
 
 
 class Book:
-    """Every release there has been, those of time that a resume took back included. Pickled, it is an empty one."""
+    """Every release there has been, also those that a resume took back: a line per noised sum. Pickled, it is empty."""
 
     def __init__(self) -> None:
         self.squares: dict[int, int] = {}

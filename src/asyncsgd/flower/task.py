@@ -7,16 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.errors import BadParameter, Damage, UsageError
 from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.engines.flower.layout import Arrays, Layout
 from asyncsgd.engines.flower.memory import INITIAL, UPDATES, read_carried
 from asyncsgd.flower.privacy import Accountant
-from asyncsgd.run.directory import read_config
+from asyncsgd.run.directory import BadRunDirectory, read_config
+from asyncsgd.trace.arrays import read_vector
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.crew import FlowerPool
@@ -164,15 +163,19 @@ class KeptUpdates:
 
     def initial(self) -> Vector:
         """Where the run began."""
-        x: Vector = np.load(self._directory / UPDATES / INITIAL, allow_pickle=False)
-        return x
+        return self._read(self._directory / UPDATES / INITIAL)
+
+    def _read(self, path: Path) -> Vector:
+        try:
+            return read_vector(path)
+        except Damage as error:
+            raise BadRunDirectory(f"{path} {error}; restore it from a backup") from error
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
         """What the client sent."""
         if seed not in self._files:
             raise UsageError(f"an update of client {worker} is not in {self._directory}; was it moved?")
-        update: Vector = np.load(self._files[seed], allow_pickle=False)
-        return update
+        return self._read(self._files[seed])
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Nothing is known."""

@@ -195,7 +195,7 @@ def _ratio(measured: float | None, expected: float | None) -> str:
 
 def configuration(page: Page, subject: RunView) -> None:
     """What was asked for, with which versions, and what happened on the way."""
-    said = ("format", "method") if subject.recipe else ("format",)  # the recipe is the method
+    said = ("format", "job", *(("method",) if subject.recipe else ()))  # the recipe is the method
     config: dict[str, Any] = {key: value for key, value in subject.config.items() if key not in said}
     versions = config.pop("versions", {})
     if isinstance(versions, Mapping):

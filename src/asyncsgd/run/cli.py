@@ -16,7 +16,7 @@ from asyncsgd.core.check import nearest, positive
 from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
 from asyncsgd.engines import Engine
-from asyncsgd.run import configuration
+from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.named import (
     fresh_directory,
@@ -72,6 +72,7 @@ class Wishes:
     resources: list[str]
     at_least: int | None
     working_dir: Path | None
+    trust: bool
 
     @property
     def engine(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _go_on(wishes: Wishes) -> TrainingRun:
     _check_engine(wishes)
     config = configuration.read(wishes.directory)
     look_here()
-    task, method = configuration.unpackage(wishes.directory)
+    task, method = stored.unpackage(wishes.directory, trust=wishes.trust)
     until = config.get("until") if wishes.until is None else wishes.until
     if wishes.until is None and wishes.iterations is not None and wishes.iterations > config["iterations"]:
         until = None if _reached(wishes.directory, until) else until  # more was asked for, so that is not the end
@@ -206,7 +207,7 @@ def show(run: TrainingRun, *, as_json: bool) -> None:
         )  # a line stays one in a file
 
 
-def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool) -> bool:
+def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool, trust: bool = False) -> bool:
     """Replay and print what was found; whether it is the same."""
     console = Console(stderr=True)
     look_here()
@@ -214,7 +215,9 @@ def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json
     try:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             line = bar.add_task("replaying", total=total)
-            found = replay_run(directory, stop=stop, job=job, progress=lambda done: bar.advance(line, done))
+            found = replay_run(
+                directory, stop=stop, job=job, progress=lambda done: bar.advance(line, done), trust=trust
+            )
     except ReplayDiffers as error:
         _print({"same": False, "job": error.job, "iteration": error.iteration, "why": str(error)}, str(error), as_json)
         return False

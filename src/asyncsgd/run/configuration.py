@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from asyncsgd.core.parts import check_parts
 from asyncsgd.core.parts import describe as describe_parts
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run.checksums import JOB, check_listed
 from asyncsgd.run.reading import read_config, read_lines
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
@@ -25,10 +25,6 @@ SAME = ("method", "seed", "dimension", "dtype")
 """What may not change when a run is resumed."""
 REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "iterations": int, "engine": dict}
 """What it takes to go on with a run, or to replay it."""
-CHECKED = b"sha256 of the above: "
-"""Stands between a pickle and its checksum; older runs have neither."""
-GIVEN = "pass the task and the method to replay, or to train with resume=True"
-"""What to do where they cannot be read."""
 
 
 def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> None:
@@ -102,41 +98,10 @@ def check_more(path: Path, iterations: int) -> None:
             raise BadParameter("iterations", iterations, f"is too few: {path} has {reached} already", "pass more")
 
 
-def package(task: Task, method: Method) -> bytes:
-    """The task and the method, for `replay` on this machine, with a checksum behind it, which pickle does not read."""
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps((task, method))
-    return data + CHECKED + hashlib.sha256(data).digest()
-
-
-def unpackage(path: Path) -> tuple[Task, Method]:
-    """Read them back. Only directories that this user's own runs wrote may be given: pickles can run any code."""
-    import pickle
-
-    try:
-        data = (path / "job.pkl").read_bytes()
-    except FileNotFoundError as error:
-        raise BadRunDirectory(f"{path} has no job.pkl; {GIVEN}") from error
-    # First: what a damaged pickle makes may have lost its attributes, or be an array that NumPy breaks down on.
-    pickled, mark, checksum = data.rpartition(CHECKED)
-    if mark and len(checksum) == 32 and hashlib.sha256(pickled).digest() != checksum:
-        words = f"{path / 'job.pkl'} is damaged (its checksum does not match); restore it from a backup"
-        raise BadRunDirectory(f"{words}, or {GIVEN}")
-    try:
-        task, method = pickle.loads(data)
-    except (ImportError, AttributeError) as error:
-        words = f"the task of {path} cannot be loaded here ({error}); run this where its modules can be imported"
-        raise BadRunDirectory(f"{words}, or {GIVEN}") from error
-    except Exception as error:  # whatever comes of damaged bytes
-        words = f"{path / 'job.pkl'} cannot be loaded ({type(error).__name__}: {error}); restore it from a backup"
-        raise BadRunDirectory(f"{words}, or {GIVEN}") from error
-    return task, method
-
-
 def read(path: Path) -> dict[str, Any]:
-    """run.json, with all that it takes to go on."""
+    """Return run.json, with all that it takes to resume the run or to replay it."""
     config = read_config(path)
+    check_listed(path, but=("checkpoints/", *JOB))
     for name, kind in REMEMBERED.items():
         if not isinstance(config.get(name), kind):
             words = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"

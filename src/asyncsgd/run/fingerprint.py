@@ -17,6 +17,8 @@ from asyncsgd.core.events import Vector
 PIECES = 64
 """So many pieces of so many neighbours, spread evenly: memory is read in runs."""
 MARK = struct.Struct("<I")
+UNKNOWN = 0
+"""In place of a mark that a repair could not save. One update in four thousand million has this mark by chance."""
 
 
 def fingerprint(update: Vector) -> bytes:

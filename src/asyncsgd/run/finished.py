@@ -11,6 +11,7 @@ from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.diagnosis import stored
 from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Troubles
+from asyncsgd.run.journal import DIAGNOSED, ENDED, RESUMED, RETIRED, STARTED
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.reading import read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
@@ -24,8 +25,8 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
     """
     journal = configuration.journal(path)
     since = since_start(journal)
-    ended = next((row for row in since if row["event"] == "ended"), None)
-    whole = bool(journal) and journal[-1]["event"] == "diagnosed" and ended is not None
+    ended = next((row for row in since if row["event"] == ENDED), None)
+    whole = bool(journal) and journal[-1]["event"] == DIAGNOSED and ended is not None
     if not whole or ended is None or ended["iteration"] != checkpoint.iteration:
         return None
     metrics = Evaluator(request.task, request.evaluation)
@@ -41,7 +42,7 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
     troubles = Troubles()
     troubles.load(journal)
     for row in since:
-        if row["event"] == "retired":
+        if row["event"] == RETIRED:
             troubles.retired(row["worker"])
     config = configuration.read(path)
     run = TrainingRun(
@@ -54,12 +55,12 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
         reached=target is None or met is not None,
         faults=troubles.faults,
         diagnosis=stored(journal[-1]),
-        config={name: value for name, value in config.items() if name != "format"},
+        config={name: value for name, value in config.items() if name not in ("format", "job")},
     )
     return run, words
 
 
 def since_start(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the journal since the run was started or last resumed."""
-    starts = [place for place, row in enumerate(journal) if row["event"] in ("started", "resumed")]
+    starts = [place for place, row in enumerate(journal) if row["event"] in (STARTED, RESUMED)]
     return journal[starts[-1] :] if starts else []

@@ -13,7 +13,7 @@ from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
-from asyncsgd.run import configuration
+from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks
 from asyncsgd.run.checkpoint import Checkpoint
 from asyncsgd.run.directory import RunDirectory
@@ -21,7 +21,6 @@ from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
 from asyncsgd.run.finished import finished
 from asyncsgd.run.interrupts import Interrupts
-from asyncsgd.run.ledger import remember_noise
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.reading import read_lines
 from asyncsgd.run.recording import Recording
@@ -83,7 +82,10 @@ class Loop:
 
     def _begin(self, crew: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
-        package = b"" if self._files is None else configuration.package(request.task, request.method)
+        package = None
+        if self._files is not None:
+            said, package = stored.package(request.task, request.method)
+            config = {**config, "job": said}
         fast = ready(crew.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
@@ -100,7 +102,8 @@ class Loop:
         record.announce("started")
         record.measure(at=0.0)
         if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
-            self._files.begin(config, package, recorder)
+            named = config["job"]["task"] is not None
+            self._files.begin(config, package, recorder, request.task.initial() if named else None)
         record.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
         self._reseed(noise)
         record.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
@@ -124,7 +127,7 @@ class Loop:
         if noise is not None:
             self._server.reseed(noise)
             if self._files is not None:
-                remember_noise(self._files.path, self._server.iteration, noise)
+                self._files.remember_noise(self._server.iteration, noise)
 
     def _loop(self, crew: WorkerPool, interrupts: Interrupts) -> None:
         self._record.begin()

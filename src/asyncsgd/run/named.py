@@ -56,7 +56,29 @@ def named_task(name: str) -> Task:
         fix = "let it be a task such as asgd.tasks.torch(...), or a function that returns one"
         raise BadParameter("task", name, f"is a {type(found).__name__}", fix)
     task: Task = found
+    _NAMES[id(task)] = task, name
     return task
+
+
+_NAMES: dict[int, tuple[Task, str]] = {}
+"""Tasks that were named, by identity. Each is kept, so that no other object gets its identity."""
+
+
+def name_of(task: Any) -> str | None:
+    """Return the ``module:name`` that names a task: as `named_task` was given it, or where a module holds it.
+
+    >>> from asyncsgd.testing.bench import Bowl
+    >>> name_of(named_task("asyncsgd.testing.bench:Bowl")), name_of(Bowl())
+    ('asyncsgd.testing.bench:Bowl', None)
+    """
+    if id(task) in _NAMES:
+        return _NAMES[id(task)][1]
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name not in ("__main__", "__mp_main__") and getattr(module, "__spec__", None) is not None:
+            for name, value in list(vars(module).items()):
+                if value is task and not name.startswith("_"):
+                    return f"{module_name}:{name}"
+    return None
 
 
 def _called(name: str, function: Callable[[], Any]) -> Any:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadParameter, BadRunDirectory, NoRun, TraceError
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NoRun, TraceError
 from asyncsgd.trace import Trace
+from asyncsgd.trace.log import REPAIR
+from asyncsgd.trace.sealed import blocks, lines
 
-FORMAT = 1
+FORMAT = 2
+"""Of run directories. Goes up when an older asyncsgd would misunderstand one."""
 NEEDED = {
     "metrics.jsonl": ("iteration", "time"),
     "journal.jsonl": ("event", "iteration", "seconds"),
@@ -18,9 +23,12 @@ NEEDED = {
 """What every line has."""
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
-    *("last_finite.safetensors", "noise.jsonl", "releases.jsonl", "updates"),  # the last two: `asyncsgd.flower`
+    *("initial.safetensors", "last_finite.safetensors", "noise.jsonl"),
+    *("releases.jsonl", "updates"),  # of `asyncsgd.flower`
 )
 """What a run writes beside run.json, which it writes first."""
+READ = ("trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl")
+"""What those read who only look at a run."""
 STARTING = ".starting"
 """An empty file that is there from the start of a run until its first checkpoint is."""
 
@@ -76,14 +84,42 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadRunDirectory(f"{path / 'run.json'} is damaged (it is no object); restore it from a backup")
     if config.get("format") != FORMAT:
-        raise BadRunDirectory(f"{path} has format {config.get('format')!r}, this version reads {FORMAT}")
+        wrote = (config.get("versions") or {}).get("asyncsgd") if isinstance(config.get("versions"), dict) else None
+        fix = f"use asyncsgd {wrote or 'of the version that wrote it'}, or train again in another directory"
+        found = config.get("format")
+        raise BadRunDirectory(f"{path} has run format {found!r}, and this asyncsgd reads format {FORMAT}; {fix}")
+    claimed = config.pop("sha256", None)
+    if config_checksum(config) != claimed:
+        raise BadRunDirectory(
+            f"{path / 'run.json'} is damaged (it does not match its checksum); restore it from a backup"
+        )
     return config
+
+
+def config_checksum(config: Mapping[str, Any]) -> str:
+    """SHA-256 of what run.json says, however it is written down."""
+    text = json.dumps(config, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """run.json, with its checksum."""
+    plain = json.loads(json.dumps({"format": FORMAT, **config}))  # tuples become lists, numbers as keys become words
+    return json.dumps({**plain, "sha256": config_checksum(plain)}, indent=2) + "\n"
 
 
 def read_trace(path: Path) -> Trace:
     """The trace, ended or still being written."""
+    from asyncsgd.run.checksums import Whole, check_listed
+
+    listed = check_listed(path, only=READ)
     for name in ("trace.parquet", "trace.log"):
         if (path / name).exists():
+            wanted = listed.whole.get(name)  # first, as what damaged Parquet does to its reader nobody knows
+            if wanted is not None and Whole.of((path / name).read_bytes()) != wanted:
+                if check_listed(path, only=READ).whole.get(name) != wanted:
+                    return read_trace(path)  # a run that goes on has just replaced it
+                raise BadRunDirectory(f"{path / name} is damaged (it does not match checksums.json); {REPAIR}")
             return Trace.read(path / name)
     raise TraceError(f"{path} has no trace (neither trace.parquet nor trace.log); restore it from a backup")
 
@@ -108,21 +144,44 @@ def read_bytes(path: Path, name: str) -> bytes:
 
 def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl or journal.jsonl; a last one that a kill tore is left out."""
-    try:
-        text = (path / name).read_bytes()
-    except FileNotFoundError:
-        return []
-    rows = []
-    for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines(), 1):
+    while True:
+        listed = _listed_size(path, name)  # first, as a run that goes on lists no more than it has written
         try:
-            rows.append(json.loads(line))
-            wrong = f"lacks one of {', '.join(NEEDED[name])}"
-            sound = isinstance(rows[-1], dict) and rows[-1].keys() >= set(NEEDED[name])
-        except ValueError as error:
-            wrong, sound = f"is no JSON ({error})", False
-        if not sound:
-            raise BadRunDirectory(f"{path / name} is damaged: line {number} {wrong}; restore it from a backup")
+            text = (path / name).read_bytes()
+        except FileNotFoundError:
+            text = b""
+        try:
+            found = list(lines(text))
+        except (Damage, ValueError) as error:
+            raise BadRunDirectory(f"{path / name} is damaged: {error}; {REPAIR}") from error
+        if listed <= (found[-1][1].size if found else 0):
+            break
+        if listed == _listed_size(path, name):  # else a resume has shortened it meanwhile
+            raise BadRunDirectory(f"{path / name} is damaged: its last lines are gone; {REPAIR}")
+    rows = [row for row, _ in found]
+    for number, row in enumerate(rows, 1):
+        if not row.keys() >= set(NEEDED[name]):
+            wrong = f"line {number} lacks one of {', '.join(NEEDED[name])}"
+            raise BadRunDirectory(f"{path / name} is damaged: {wrong}; {REPAIR}")
     return rows
+
+
+def _listed_size(path: Path, name: str) -> int:
+    """How long checksums.json says that a file is; 0 if it does not say so."""
+    from asyncsgd.run.checksums import Checksums
+
+    try:
+        return Checksums.read(path).marks[name].size
+    except (BadRunDirectory, KeyError):  # `check_listed` says what is wrong with it
+        return 0
+
+
+def read_blocks(path: Path, name: str) -> bytes:
+    """What the blocks of fingerprints.bin hold; a last one that a kill tore is left out."""
+    try:
+        return b"".join(bytes(payload) for payload, _ in blocks(read_bytes(path, name)))
+    except Damage as error:
+        raise BadRunDirectory(f"{path / name} is damaged: {error}; {REPAIR}") from error
 
 
 def read_metrics(path: Path) -> dict[str, list[Any]]:

@@ -172,7 +172,7 @@ class Recording:
         """Record what the server did with an event; ``update`` is that of an arrival."""
         self._recorder.record(self.seconds, reply.commands, reply.ended)
         if update is not None and self.files is not None:
-            self.files.append("fingerprints.bin", fingerprint(update))
+            self.files.add_fingerprint(fingerprint(update))
 
     def arrived(self, ended: Ended) -> None:
         """Do whatever follows an arrival, once its commands are out: workers compute meanwhile."""
@@ -320,6 +320,8 @@ class Recording:
 
     def trace(self) -> Trace:
         """Return what has happened so far."""
+        if self.files is not None:
+            return self.files.trace(self._recorder, self._server.concurrency)
         return self._recorder.trace(final_concurrency=self._server.concurrency)
 
     def diagnose(self, trace: Trace, x: Vector, *, hurry: bool = False) -> Diagnosis:

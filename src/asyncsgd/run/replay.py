@@ -19,10 +19,13 @@ from asyncsgd.core.server import JOB
 from asyncsgd.engines.threads import limited
 from asyncsgd.engines.transport import Rounding, Unpacking
 from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run import configuration
-from asyncsgd.run.fingerprint import fingerprint, marks
+from asyncsgd.run import configuration, stored
+from asyncsgd.run.checksums import JOB as MAY_LACK
+from asyncsgd.run.checksums import check_listed
+from asyncsgd.run.fingerprint import UNKNOWN, fingerprint, marks
+from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED
 from asyncsgd.run.ledger import NOISE, noise_seeds
-from asyncsgd.run.reading import as_path, read_bytes, read_lines, sound_trace
+from asyncsgd.run.reading import as_path, read_blocks, read_lines, sound_trace
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 from asyncsgd.trace.replay import Surroundings, replay_core
@@ -61,11 +64,12 @@ def replay(
     method: Method | None = None,
     look: Callable[[Arrival, Vector], None] | None = None,
     progress: Callable[[int], None] | None = None,
+    trust: bool = False,
 ) -> Replay:
     """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
 
     Args:
-        directory: What was given to `asyncsgd.train`. It must be your own: the task in it is a pickle.
+        directory: What was given to `asyncsgd.train`.
         stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
             that did the damage.
         job: The same for a job by its number, also for one that never arrived, as it was rejected, lost or cancelled:
@@ -75,11 +79,15 @@ def replay(
         look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
             estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
         progress: Called with the number of arrivals since the last call.
+        trust: Load the task or the method of a directory that another user owns, where they are a pickle (job.pkl).
+            A pickle can run any code when it is loaded, so pass True only if you trust that user. A task that was
+            trained by its name needs no pickle, and a directory of your own needs no trust.
     """
     path = as_path(directory)
     config = configuration.read(path)
+    check_listed(path, but=MAY_LACK)
     if task is None or method is None:
-        kept = configuration.unpackage(path)
+        kept = stored.unpackage(path, trust=trust)
         task = kept[0] if task is None else task
         method = kept[1] if method is None else method
     trace = sound_trace(path, early=method.dispatch.early)
@@ -89,7 +97,7 @@ def replay(
         stop = wanted if wanted < total else None
     elif stop is not None:
         _check_stop(stop, total)
-    known = marks(read_bytes(path, "fingerprints.bin"))
+    known = marks(read_blocks(path, "fingerprints.bin"))
     arrivals = trace.arrivals()
     journal = read_lines(path, "journal.jsonl")
     with _Threads(journal, arrivals.worker) as threads:
@@ -155,7 +163,7 @@ class _Watch:
 
     def __call__(self, arrival: Arrival, g: Vector) -> bool:
         t = arrival.iteration
-        if t < len(self._known):
+        if t < len(self._known) and self._known[t] != UNKNOWN:
             if marks(fingerprint(g))[0] != self._known[t]:
                 raise ReplayDiffers(
                     f"job {arrival.job} of worker {arrival.worker} (iteration {t}) gives another update than in the "
@@ -185,7 +193,7 @@ class _Threads:
     """As many threads as the worker had, which may have changed when the run was resumed: jobs end at a resume."""
 
     def __init__(self, journal: list[dict[str, Any]], workers: Any) -> None:
-        starts = [row for row in journal if row["event"] in ("started", "resumed")]
+        starts = [row for row in journal if row["event"] in (STARTED, RESUMED)]
         self._since = {row["iteration"]: row["threads"] for row in starts}
         self._workers = workers
         self._said: Any = None
@@ -220,7 +228,7 @@ class _Carriage:
     """Rounds updates as they were on their way (`asyncsgd.engines.transport`): a worker that left begins anew."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
-        self._rows = [row for row in journal if row["event"] in ("started", "resumed", "left")]
+        self._rows = [row for row in journal if row["event"] in (STARTED, RESUMED, LEFT)]
         self._next = 0
         self._kind: str | None = None
         self._roundings: dict[int, Rounding] = {}
@@ -229,7 +237,7 @@ class _Carriage:
         """What of this update reached the server."""
         while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
             row = self._rows[self._next]
-            if row["event"] == "left":
+            if row["event"] == LEFT:
                 self._roundings.pop(row["worker"], None)
             else:
                 self._kind = row.get("transport")
@@ -250,14 +258,14 @@ class _Membership:
     """Who was there at iteration t, from the journal."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
-        self._changes = [row for row in journal if row["event"] in ("joined", "left")]
+        self._changes = [row for row in journal if row["event"] in (JOINED, LEFT)]
         self._next = 0
         self._present: dict[int, None] = {}
 
     def __call__(self, iteration: int) -> Any:
         while self._next < len(self._changes) and self._changes[self._next]["iteration"] <= iteration:
             row = self._changes[self._next]
-            if row["event"] == "joined":
+            if row["event"] == JOINED:
                 self._present[row["worker"]] = None
             else:
                 self._present.pop(row["worker"], None)

@@ -5,17 +5,44 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Only the owner may read and write, whatever the umask says."""
+
+
+def create(path: Path, flags: int = os.O_EXCL) -> int:
+    """Open a file of a run for writing, and return its descriptor. Only its owner may read it.
+
+    The mode is set explicitly as well: a umask may take away even the owner's rights.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE)
+    if os.fstat(descriptor).st_mode & 0o777 != PRIVATE_FILE:
+        with suppress(OSError):  # somebody else's file, or a file system without owners
+            os.fchmod(descriptor, PRIVATE_FILE)
+    return descriptor
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing, for their owner only; return them, innermost first."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(made):
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+        folder.chmod(PRIVATE_FOLDER)
+    return made
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file to write that takes the place of ``path`` if the block succeeds, and else disappears."""
+def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Give a file to write that takes the place of ``path`` if the block succeeds, and else disappears.
+
+    A ``private`` one only its owner may read, at any moment.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(create(temporary), "wb") if private else temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -32,11 +59,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         os.close(directory)
 
 
-def write_bytes(path: str | Path, data: bytes) -> Path:
+def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> Path:
     """Write a whole file; folders on the way to it are made."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as file:
+    with replacing(target, private=private) as file:
         file.write(data)
     return target
 

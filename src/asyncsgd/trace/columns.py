@@ -34,6 +34,10 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "step": np.dtype(np.float64),
     "concurrency": np.dtype(np.int64),
     "workers": np.dtype(np.int64),
+    "steps": np.dtype(np.int64),
+    "batch": np.dtype(np.int64),
+    "examples": np.dtype(np.int64),
+    "seconds": np.dtype(np.float64),
 }
 """Every column and its type, in the order of the file."""
 
@@ -45,6 +49,8 @@ IN_FLIGHT: dict[str, float] = {
     "step": np.nan,
     "concurrency": -1,
     "workers": -1,
+    "examples": -1,
+    "seconds": np.nan,
 }
 """What the columns of an end hold while the job is still in flight."""
 
@@ -56,6 +62,9 @@ class Jobs:
     ``entered`` is the first t whose active set C_t holds the job. ``ended_iteration`` is the t of an arrival,
     and otherwise the first t whose C_t no longer holds the job. While a job is in flight, its end is -1 or
     NaN.
+
+    The last four may be left out: every job is then one mini-batch, the k-th job the k-th mini-batch, and how many
+    ``examples`` it used and how many ``seconds`` its worker computed is not known (-1 and NaN).
     """
 
     job: Ints
@@ -71,8 +80,16 @@ class Jobs:
     step: Floats
     concurrency: Ints
     workers: Ints
+    steps: Ints = None  # type: ignore[assignment]
+    batch: Ints = None  # type: ignore[assignment]
+    examples: Ints = None  # type: ignore[assignment]
+    seconds: Floats = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        unsaid: dict[str, Any] = {"steps": 1, "batch": self.job, "examples": -1, "seconds": np.nan}
+        for name, value in unsaid.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.broadcast_to(value, np.shape(self.job)))
         for name, dtype in DTYPES.items():
             column = np.asarray(getattr(self, name))
             if column.ndim != 1:

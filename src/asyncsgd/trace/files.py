@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from os import PathLike
@@ -13,24 +14,30 @@ import pyarrow as pa
 
 from asyncsgd.core.errors import BadTraceFile
 from asyncsgd.core.events import Outcome
+from asyncsgd.trace import log
 from asyncsgd.trace.atomic import replacing
 from asyncsgd.trace.columns import DTYPES, Jobs
 from asyncsgd.trace.trace import Trace
 
-FORMAT = b"1"
-"""Goes up when an older reader would misunderstand the file."""
-
 PARQUET, STREAM = b"PAR1", b"\xff\xff\xff\xff"
-"""The first bytes of a Parquet file, and of an Arrow IPC stream."""
+"""The first bytes of a Parquet file, and of a log of format 1."""
 
 WORDS = [outcome.name.lower() for outcome in Outcome]
 
 # Counters grow slowly from row to row. Storing the differences makes the file three times smaller, and faster.
 COUNTING = {
     name: "DELTA_BINARY_PACKED"
-    for name in ("job", "assigned_iteration", "assigned_version", "entered", "ended_iteration", "ended_version")
+    for name in (
+        "job",
+        "assigned_iteration",
+        "assigned_version",
+        "entered",
+        "ended_iteration",
+        "ended_version",
+        "batch",
+    )
 }
-REPEATING = ["outcome", "worker", "step", "concurrency", "workers"]
+REPEATING = ["outcome", "worker", "step", "concurrency", "workers", "steps", "examples"]
 
 
 def to_arrow(trace: Trace) -> pa.Table:
@@ -38,22 +45,17 @@ def to_arrow(trace: Trace) -> pa.Table:
     columns: dict[str, Any] = {name: pa.array(getattr(trace.jobs, name)) for name in DTYPES}
     codes = pa.array(trace.jobs.outcome.astype(np.int8))
     columns["outcome"] = pa.DictionaryArray.from_arrays(codes, pa.array(WORDS))
-    return pa.table(columns).replace_schema_metadata(_facts(trace.metadata, trace.final_concurrency, trace.truncated))
+    return pa.table(columns).replace_schema_metadata(_facts(trace))
 
 
-def log_schema(metadata: Mapping[str, str]) -> pa.Schema:
-    """Return the header of a log; there outcomes are codes, because words would need a dictionary batch."""
-    return pa.schema([(name, pa.from_numpy_dtype(dtype)) for name, dtype in DTYPES.items()], _facts(metadata))
-
-
-def write(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write Parquet, whole or not at all."""
+def write(trace: Trace, path: str | PathLike[str], *, private: bool = False) -> None:
+    """Write Parquet, whole or not at all; a ``private`` file only its owner may read."""
     from pyarrow import parquet
 
     if Path(path).suffix.lower() not in ("", ".parquet", ".pq"):
         raise BadTraceFile(f"{path} would hold Parquet, whatever its name says; name it {Path(path).stem}.parquet")
     table = to_arrow(trace)
-    with replacing(Path(path)) as file:
+    with replacing(Path(path), private=private) as file:
         parquet.write_table(table, file, compression="zstd", use_dictionary=REPEATING, column_encoding=COUNTING)
 
 
@@ -63,28 +65,38 @@ def read(path: str | PathLike[str]) -> Trace:
     if path.is_dir():
         raise BadTraceFile(f"{path} is a directory; pass the trace file inside it")
     with path.open("rb") as file:
-        magic = file.read(4)
-    if magic == PARQUET:
+        magic = file.read(len(log.MAGIC))
+    if magic.startswith(PARQUET):
         return _read_parquet(path)
-    if magic == STREAM:
-        return _read_log(path)
-    if len(magic) < 4 and STREAM.startswith(magic):
-        raise BadTraceFile(
-            f"{path} is {'torn' if magic else 'empty'}: the run ended before its first flush; start anew"
-        )
+    if log.MAGIC.startswith(magic):
+        return log.read(path)[0]
+    if magic.startswith(STREAM):
+        raise BadTraceFile(f"{path} has trace format 1, and this asyncsgd reads {log.FORMAT}; {OLD}")
     raise BadTraceFile(f"{path} begins with {magic!r}, so it is neither Parquet nor a log; pass a file of trace.write")
 
 
 # ------------------------------------------------------------------------------------- the facts
 
 
-def _facts(metadata: Mapping[str, str], final: int | None = None, truncated: bool = False) -> dict[bytes, bytes]:
-    return {
-        b"asyncsgd.trace": FORMAT,
-        b"asyncsgd.metadata": json.dumps(dict(metadata)).encode(),
-        b"asyncsgd.final_concurrency": json.dumps(final).encode(),
-        b"asyncsgd.truncated": json.dumps(truncated).encode(),
+OLD = "use the asyncsgd that wrote it"
+
+
+def _facts(trace: Trace) -> dict[bytes, bytes]:
+    facts = {
+        b"asyncsgd.trace": str(log.FORMAT).encode(),
+        b"asyncsgd.metadata": json.dumps(dict(trace.metadata)).encode(),
+        b"asyncsgd.final_concurrency": json.dumps(trace.final_concurrency).encode(),
+        b"asyncsgd.truncated": json.dumps(trace.truncated).encode(),
     }
+    return {**facts, b"asyncsgd.sha256": _checksum(facts, trace.jobs)}
+
+
+def _checksum(facts: Mapping[bytes, bytes], jobs: Jobs) -> bytes:
+    """Of all that is read from a file: Parquet has checksums of its own, but not of everything."""
+    digest = hashlib.sha256(repr(sorted(facts.items())).encode())
+    for name, dtype in DTYPES.items():
+        digest.update(np.ascontiguousarray(getattr(jobs, name), dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest().encode()
 
 
 def _check_format(path: Path, schema: pa.Schema) -> dict[bytes, bytes]:
@@ -92,11 +104,9 @@ def _check_format(path: Path, schema: pa.Schema) -> dict[bytes, bytes]:
     version = facts.get(b"asyncsgd.trace")
     if version is None:
         raise BadTraceFile(f"{path} was not written by asyncsgd (its schema has no 'asyncsgd.trace'); use trace.write")
-    if version != FORMAT:
-        found, known = version.decode(errors="replace"), FORMAT.decode()
-        raise BadTraceFile(
-            f"{path} has trace format {found}, this asyncsgd reads {known}; use the asyncsgd that wrote it"
-        )
+    if version != str(log.FORMAT).encode():
+        found = version.decode(errors="replace")
+        raise BadTraceFile(f"{path} has trace format {found}, and this asyncsgd reads {log.FORMAT}; {OLD}")
     missing = [name for name in DTYPES if name not in schema.names]
     if missing:
         raise BadTraceFile(f"{path} lacks the columns {missing}; write it again with trace.write, unchanged")
@@ -108,17 +118,17 @@ def _check_format(path: Path, schema: pa.Schema) -> dict[bytes, bytes]:
     return facts
 
 
-def _build(path: Path, facts: dict[bytes, bytes], columns: dict[str, Any], *, truncated: bool) -> Trace:
+def _build(path: Path, facts: dict[bytes, bytes], columns: dict[str, Any]) -> Trace:
+    jobs = Jobs(**columns)
+    ours = {key: value for key, value in facts.items() if key.startswith(b"asyncsgd.") and key != b"asyncsgd.sha256"}
+    if _checksum(ours, jobs) != facts.get(b"asyncsgd.sha256"):
+        raise BadTraceFile(f"{path} is damaged (it does not match its checksum); restore it, or read the run's log")
     try:
         metadata = json.loads(facts[b"asyncsgd.metadata"])
         final = json.loads(facts[b"asyncsgd.final_concurrency"])
-        truncated = truncated or json.loads(facts[b"asyncsgd.truncated"])
-        return Trace(Jobs(**columns), metadata, final, truncated)
+        return Trace(jobs, metadata, final, json.loads(facts[b"asyncsgd.truncated"]))
     except (KeyError, ValueError) as error:
         raise BadTraceFile(f"{path}: its metadata is damaged ({error}); write it again with trace.write") from error
-
-
-# ------------------------------------------------------------------------------------- the two kinds
 
 
 def _read_parquet(path: Path) -> Trace:
@@ -128,7 +138,9 @@ def _read_parquet(path: Path) -> Trace:
         with parquet.ParquetFile(path) as file:
             facts = _check_format(path, file.schema_arrow)
             table = file.read(list(DTYPES))
-    except (pa.ArrowException, OSError) as error:
+    except BadTraceFile:
+        raise
+    except Exception as error:  # damaged bytes make pyarrow raise almost anything
         raise BadTraceFile(f"{path} is a damaged Parquet file ({error}); restore it, or read the run's log") from error
     columns = {}
     for name in DTYPES:
@@ -140,7 +152,7 @@ def _read_parquet(path: Path) -> Trace:
         columns[name] = column.to_numpy(zero_copy_only=False)
     if not np.array_equal(columns["job"], np.arange(len(table))):
         raise BadTraceFile(f"{path}: its jobs are not 0, 1, 2, ... in order; sort it by 'job' and keep every row")
-    return _build(path, facts, columns, truncated=False)
+    return _build(path, facts, columns)
 
 
 def _codes(path: Path, column: Any) -> Any:
@@ -150,34 +162,3 @@ def _codes(path: Path, column: Any) -> Any:
         raise BadTraceFile(f"{path}: unknown outcomes {unknown}; the known ones are {WORDS}")
     code_of = np.array([WORDS.index(word) for word in words], dtype=np.uint8)
     return pa.array(code_of[column.indices.to_numpy(zero_copy_only=False)] if words else code_of)
-
-
-def _read_log(path: Path) -> Trace:
-    data = path.read_bytes()
-    source = pa.BufferReader(data)
-    try:
-        schema = pa.ipc.read_schema(pa.ipc.read_message(source))
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise BadTraceFile(f"{path} has no complete header: the run ended in its first flush; start anew") from error
-    facts = _check_format(path, schema)
-    batches, whole = [], source.tell()
-    while True:
-        try:
-            batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), schema)
-            batch.validate(full=True)
-        except (pa.ArrowException, OSError, EOFError):
-            break  # the end, or a batch that the kill has torn
-        batches.append(batch)
-        whole = source.tell()
-    rest = data[whole:]
-    table = pa.Table.from_batches(batches, schema)
-    job = table.column("job").to_numpy()
-    # Numbers are checked before they are used as places: a file is not to be trusted with our memory.
-    size = int(job.max(initial=-1)) + 1
-    if size > len(job) or job.min(initial=0) < 0 or (np.bincount(job, minlength=size) == 0).any():
-        raise BadTraceFile(f"{path}: its jobs are not numbered 0, 1, 2, ... without gaps; it is damaged")
-    columns = {}
-    for name, dtype in DTYPES.items():
-        columns[name] = np.empty(size, dtype)
-        columns[name][job] = table.column(name).to_numpy()  # of several rows of a job the last one stays
-    return _build(path, facts, columns, truncated=bool(rest) and rest != STREAM + bytes(4))

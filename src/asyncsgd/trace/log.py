@@ -1,36 +1,48 @@
 """The running log: a trace that is appended while the run goes on, and readable after a kill at any instant.
 
-It is an Arrow IPC stream: a header, then one record batch per flush. A batch holds the jobs assigned since
-the last flush and those that ended since; a later row of a job supersedes an earlier one. So the batches up
-to any of them are the whole trace as it stood at that flush.
+It is a word that tells what it is, then checksummed blocks (`asyncsgd.trace.sealed`). The first block is the header:
+JSON with the format, the columns and the metadata. Each of the others holds the rows of one flush as records: the jobs
+assigned since the last flush and those that ended since. A later row of a job supersedes an earlier one. So the blocks
+up to any of them are the whole trace as it stood at that flush. An empty block ends a log that was closed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from asyncsgd.core.errors import TraceError
+from asyncsgd.core.errors import BadTraceFile, Damage, TraceError
 from asyncsgd.core.events import Outcome
-from asyncsgd.trace.atomic import replacing
+from asyncsgd.trace.atomic import create, replacing
 from asyncsgd.trace.columns import DTYPES, Ints, Jobs
+from asyncsgd.trace.sealed import HEAD, Mark, block, blocks
 
 if TYPE_CHECKING:
     from asyncsgd.trace.recorder import Recorder
     from asyncsgd.trace.trace import Trace
 
-END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""How an Arrow stream says that it was closed in good order."""
+FORMAT = 2
+"""Goes up when an older reader would misunderstand a file, be it a log or Parquet."""
+MAGIC = b"asyncsgd trace log\n"
+"""How every log begins, whatever its format."""
+ROW = np.dtype([(name, dtype.newbyteorder("<")) for name, dtype in DTYPES.items()])
+"""One row as it is written."""
+REPAIR = "restore it from a backup, or let `asyncsgd repair DIR` save what is whole"
+"""What to do about a damaged file of a run."""
+END = HEAD.size
+"""Bytes of the block that ends a closed log."""
 
 
 class TraceLog:
-    """Appends a recorder's news to a file, one batch per ``flush``.
+    """Appends a recorder's news to a file, one block per ``flush``.
 
     >>> import tempfile
     >>> from asyncsgd.core.events import Assign, Job
@@ -49,34 +61,44 @@ class TraceLog:
         """Begin a new file; an existing one is never overwritten."""
         self.path = Path(path)
         try:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._file = create(self.path)
         except FileExistsError as error:
-            fix = "go on with it by TraceLog.reopen(path), or choose another name"
+            fix = "continue it with TraceLog.reopen(path), or choose another name"
             raise FileExistsError(error.errno, f"there is a log already; {fix}", str(self.path)) from None
-        self._start(size=0, jobs=0, in_flight=np.empty(0, dtype=np.int64))
+        self._start(Mark(), jobs=0, in_flight=np.empty(0, dtype=np.int64))
 
     @classmethod
     def reopen(cls, path: str | PathLike[str], trace: Trace | None = None) -> TraceLog:
-        """Go on with a log after a crash: keep what can be read of it, or ``trace`` (a rewound one) instead.
+        """Continue a log after a crash: keep what can be read of it, or ``trace`` (a rewound one) instead.
 
         The kept rows are written to a new file that then takes the old one's place, so that a kill in between
         loses nothing and a torn tail disappears.
         """
-        from asyncsgd.trace.files import read
-
-        trace = read(path) if trace is None else trace
-        data = _header(trace.metadata) + _batch(trace.jobs)
-        with replacing(Path(path)) as file:
-            file.write(data)
+        trace = read(Path(path))[0] if trace is None else trace
+        head, chain = header(trace.metadata)
+        rows, chain = block(records(trace.jobs).tobytes(), chain) if len(trace) else (b"", chain)
+        with replacing(Path(path), private=True) as file:
+            file.write(head + rows)
             file.flush()
             descriptor = os.dup(file.fileno())
         log = cls.__new__(cls)
         log.path, log._file = Path(path), descriptor
-        log._start(size=len(data), jobs=len(trace), in_flight=np.flatnonzero(trace.jobs.in_flight))
+        log._start(Mark(len(head + rows), chain), len(trace), np.flatnonzero(trace.jobs.in_flight))
         return log
 
-    def _start(self, size: int, jobs: int, in_flight: Ints) -> None:
-        self._size = size
+    @classmethod
+    def shorten(cls, path: Path, mark: Mark, trace: Trace) -> TraceLog:
+        """Continue a log from where it stood at ``mark``, when it held ``trace``; what came after is cut off."""
+        log = cls.__new__(cls)
+        log.path, log._file = path, os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        os.ftruncate(log._file, mark.size)
+        os.lseek(log._file, mark.size, os.SEEK_SET)
+        log._start(mark, len(trace), np.flatnonzero(trace.jobs.in_flight))
+        return log
+
+    def _start(self, mark: Mark, jobs: int, in_flight: Ints) -> None:
+        self.mark = mark
+        """How long the log is, and the checksum of it."""
         self._jobs = jobs
         self._in_flight = in_flight
         self._closed = False
@@ -87,37 +109,38 @@ class TraceLog:
         What was flushed survives the death of the process. With ``sync`` it also survives a power cut.
         """
         if self._closed:
-            raise TraceError(f"{self.path} is closed; TraceLog.reopen(path) goes on with it")
+            raise TraceError(f"{self.path} is closed; TraceLog.reopen(path) continues it")
         if len(recorder) < self._jobs:
             raise TraceError(
                 f"{self.path} holds {self._jobs} jobs, the recorder only {len(recorder)};"
-                " a log belongs to one recorder: Recorder.resume(Trace.read(path)) goes on with this one"
+                " a log belongs to one recorder: Recorder.resume(Trace.read(path)) continues this one"
             )
-        outcome = recorder.outcome
         new = np.arange(self._jobs, len(recorder))
-        ended = self._in_flight[outcome[self._in_flight] != Outcome.IN_FLIGHT]
-        rows = np.concatenate((ended, new))
-        data = b"" if self._size else _header(recorder.metadata)
-        if len(rows):
-            data += _batch(recorder.rows(rows))
-        self._append(data)
+        candidates = np.concatenate((self._in_flight, new))
+        known = recorder.rows(candidates)
+        ended = known.outcome != Outcome.IN_FLIGHT
+        changed = ended | (candidates >= self._jobs)
+        data, chain = (b"", self.mark.chain) if self.mark.size else header(recorder.metadata)
+        if changed.any():
+            rows, chain = block(records(known.take(changed)).tobytes(), chain)
+            data += rows
+        self._append(data, chain)
         if sync:
             os.fsync(self._file)
-        candidates = np.concatenate((self._in_flight, new))
-        self._in_flight = candidates[outcome[candidates] == Outcome.IN_FLIGHT]
+        self._in_flight = candidates[~ended]
         self._jobs = len(recorder)
-        return len(rows)
+        return int(np.count_nonzero(changed))
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes, chain: int) -> None:
         rest = memoryview(data)
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except BaseException:
-            os.ftruncate(self._file, self._size)  # a full disk must not leave half a batch with more behind it
-            os.lseek(self._file, self._size, os.SEEK_SET)
+            os.ftruncate(self._file, self.mark.size)  # a full disk must not leave half a block with more behind it
+            os.lseek(self._file, self.mark.size, os.SEEK_SET)
             raise
-        self._size += len(data)
+        self.mark = Mark(self.mark.size + len(data), chain)
 
     def close(self) -> None:
         """Mark the end and close the file. Closing twice is harmless."""
@@ -125,8 +148,8 @@ class TraceLog:
             return
         self._closed = True
         try:
-            if self._size:
-                self._append(END)
+            if self.mark.size:
+                self._append(*block(b"", self.mark.chain))
             os.fsync(self._file)
         finally:
             os.close(self._file)
@@ -140,13 +163,91 @@ class TraceLog:
         self.close()
 
 
-def _header(metadata: Mapping[str, str]) -> bytes:
-    from asyncsgd.trace.files import log_schema
+def header(metadata: Mapping[str, str]) -> tuple[bytes, int]:
+    """Return how a log begins, and the checksum of its first block."""
+    facts = {"format": FORMAT, "columns": _columns(), "metadata": dict(metadata)}
+    data, chain = block(json.dumps(facts).encode(), 0)
+    return MAGIC + data, chain
 
-    return bytes(log_schema(metadata).serialize())
+
+def _columns() -> list[list[str]]:
+    return [[name, ROW[name].str] for name in DTYPES]
 
 
-def _batch(jobs: Jobs) -> bytes:
-    import pyarrow as pa
+def records(jobs: Jobs) -> NDArray[np.void]:
+    """Return rows as they are written."""
+    records = np.empty(len(jobs), ROW)
+    for name in DTYPES:
+        records[name] = getattr(jobs, name)
+    return records
 
-    return bytes(pa.record_batch({name: pa.array(getattr(jobs, name)) for name in DTYPES}).serialize())
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def metadata(path: Path, payload: memoryview) -> dict[str, str]:
+    """Return the metadata that the first block of a log holds; refuse a log of another format."""
+    try:
+        facts = json.loads(bytes(payload))
+        version, columns, found = facts["format"], facts["columns"], facts["metadata"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadTraceFile(f"{path} has a damaged header ({error}); restore it from a backup") from error
+    if version != FORMAT or columns != _columns():
+        fix = "use the asyncsgd that wrote it"
+        raise BadTraceFile(f"{path} has trace format {version}, and this asyncsgd reads {FORMAT}; {fix}")
+    return dict(found)
+
+
+def batch(path: Path, payload: memoryview) -> Jobs:
+    """Return the rows of a block."""
+    if len(payload) % ROW.itemsize:
+        raise BadTraceFile(f"{path} holds a block that is not whole rows; restore it from a backup")
+    records = np.frombuffer(payload, ROW)
+    return Jobs(**{name: np.ascontiguousarray(records[name], DTYPES[name]) for name in DTYPES})
+
+
+def read(path: Path, mark: Mark | None = None) -> tuple[Trace, Mark]:
+    """Return the trace of a log, and where its last whole block of rows ends. With ``mark``, read only up to there.
+
+    A torn last block is left out, and the trace says that it is truncated. Damage is refused.
+    """
+    from asyncsgd.trace.trace import Trace
+
+    data = path.read_bytes()
+    if mark is not None:
+        data = data[: mark.size]
+    if len(data) < len(MAGIC) and MAGIC.startswith(data):
+        problem = "is torn" if data else "is empty"
+        raise BadTraceFile(f"{path} {problem}: the run ended before its first flush; start it again")
+    found: list[Any] = []
+    facts: dict[str, str] | None = None
+    place, closed = Mark(len(MAGIC)), False
+    try:
+        for payload, end in blocks(memoryview(data)[len(MAGIC) :], place):
+            if closed:
+                raise Damage(f"there is more after the end, at byte {place.size}")
+            if facts is None:
+                facts = metadata(path, payload)
+            elif not payload:
+                closed = True
+                continue
+            else:
+                found.append(np.frombuffer(payload, ROW) if len(payload) % ROW.itemsize == 0 else batch(path, payload))
+            place = end
+    except Damage as error:
+        raise BadTraceFile(f"{path} is damaged ({error}); {REPAIR}") from error
+    if facts is None:
+        raise BadTraceFile(f"{path} has no complete header: the run ended in its first flush; start it again")
+    if mark is not None and place != mark:
+        raise BadTraceFile(f"{path} is damaged (it does not hold what it held at the checkpoint); {REPAIR}")
+    records = np.concatenate(found) if found else np.empty(0, ROW)
+    job = records["job"]
+    # Numbers are checked before they are used as places: a file is not to be trusted with our memory.
+    size = int(job.max(initial=-1)) + 1
+    if size > len(job) or job.min(initial=0) < 0 or (np.bincount(job, minlength=size) == 0).any():
+        raise BadTraceFile(f"{path}: its jobs are not numbered 0, 1, 2, ... without gaps; it is damaged")
+    columns: dict[str, Any] = {}
+    for name, dtype in DTYPES.items():
+        columns[name] = np.empty(size, dtype)
+        columns[name][job] = records[name]  # of several rows of a job the last one stays
+    return Trace(Jobs(**columns), facts, truncated=place.size + closed * END < len(data)), place

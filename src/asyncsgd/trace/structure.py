@@ -17,6 +17,7 @@ def check_structure(jobs: Jobs, iterations: int, *, early: bool) -> None:
     _identities(jobs)
     _in_flight(jobs)
     _steps(jobs)
+    _work(jobs)
     _times(jobs)
     _spans(jobs, early)
     _arrivals(jobs, iterations)
@@ -138,6 +139,17 @@ def _steps(jobs: Jobs) -> None:
         _complain(jobs, row, f"was applied with step {jobs.step[row]}; a step is a finite number, 0 or larger")
     if (row := _first(~applied & ~jobs.in_flight & (jobs.step != 0))) is not None:
         _complain(jobs, row, f"was not applied, yet its step is {jobs.step[row]}; it should be 0")
+
+
+def _work(jobs: Jobs) -> None:
+    if (row := _first(jobs.steps < 1)) is not None:
+        _complain(jobs, row, f"computes {jobs.steps[row]} mini-batches; a job computes at least 1")
+    if (row := _first(jobs.batch < 0)) is not None:
+        _complain(jobs, row, f"was handed out after {jobs.batch[row]} mini-batches; they count from 0")
+    if (row := _first(jobs.examples < -1)) is not None:
+        _complain(jobs, row, f"used {jobs.examples[row]} examples; pass 0 or more, or -1 where it is not known")
+    if (row := _first((jobs.seconds < 0) | np.isinf(jobs.seconds))) is not None:
+        _complain(jobs, row, f"took {jobs.seconds[row]} seconds; pass 0 or more, or NaN where it is not known")
 
 
 def _times(jobs: Jobs) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,9 +9,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.errors import BadTraceFile, Torn
+from asyncsgd.core.errors import BadTraceFile, Damage, Torn
 from asyncsgd.trace import Jobs
-from asyncsgd.trace.columns import DTYPES
+from asyncsgd.trace.log import MAGIC, batch, metadata
+from asyncsgd.trace.sealed import Mark, blocks, lines
 
 CHUNK = 1 << 20
 
@@ -23,7 +23,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: FileIO | None = None
-        self._offset = 0
+        self._offset = self._chain = 0
 
     def look(self) -> bool:
         """Open the file if it is there by now; whether what was read before is void (replaced, shortened)."""
@@ -47,7 +47,8 @@ class Tail:
         """Let go of the file, to begin anew with whatever is there then."""
         if self._file is not None:
             self._file.close()
-        self._file, self._offset = None, 0
+        self._file = None
+        self._offset = self._chain = 0
 
 
 class Lines(Tail):
@@ -59,54 +60,42 @@ class Lines(Tail):
             return
         rest = b""
         while chunk := os.pread(self._file.fileno(), CHUNK, self._offset + len(rest)):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                try:
-                    row = json.loads(line)
-                except ValueError as error:
-                    raise Torn(f"{self.path} is damaged ({error})") from error
-                if not isinstance(row, dict):
-                    raise Torn(f"{self.path} is damaged (a line is no object)")
-                self._offset += len(line) + 1
-                yield row
+            rest += chunk
+            seen = self._offset
+            try:
+                for row, mark in lines(rest, Mark(self._offset, self._chain)):
+                    self._offset, self._chain = mark.size, mark.chain
+                    yield row
+            except (Damage, ValueError) as error:
+                raise Torn(f"{self.path} is damaged ({error})") from error
+            rest = rest[self._offset - seen :]
 
 
 class Log(Tail):
-    """Batches of a running trace; see `asyncsgd.trace.TraceLog`. A torn last one is tried again at the next look."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._schema: Any = None
+    """Blocks of a running trace; see `asyncsgd.trace.TraceLog`. A torn last one is tried again at the next look."""
 
     def news(self) -> Iterator[Jobs]:
-        """The batches that are new: jobs as they were assigned, and jobs that have ended."""
-        import pyarrow as pa
-
+        """The blocks that are new: jobs as they were assigned, and jobs that have ended."""
         if self._file is None:
             return
+        if self._offset == 0:
+            self._file.seek(0)
+            begin = self._file.read(len(MAGIC))
+            if begin != MAGIC:
+                if MAGIC.startswith(begin):
+                    return  # it has not been written yet
+                fix = "use the asyncsgd that writes it"
+                raise BadTraceFile(f"{self.path} is not a log of this version of asyncsgd; {fix}")
+            self._offset = len(MAGIC)
+        size = os.fstat(self._file.fileno()).st_size
         self._file.seek(self._offset)
-        source = pa.PythonFile(self._file, "r")
-        while True:
-            try:
-                message = pa.ipc.read_message(source)
-                if self._schema is None:
-                    self._schema = self._checked(pa.ipc.read_schema(message))
-                    self._offset = self._file.tell()
-                    continue
-                batch = pa.ipc.read_record_batch(message, self._schema)
-                batch.validate(full=True)
-            except (pa.ArrowException, OSError, EOFError):
-                return  # the end, or a batch that is only half there
-            self._offset = self._file.tell()
-            yield Jobs(**{name: batch.column(name).to_numpy() for name in DTYPES})
-
-    def _checked(self, schema: Any) -> Any:
-        from asyncsgd.trace.files import FORMAT, log_schema
-
-        if not schema.equals(log_schema({})) or (schema.metadata or {}).get(b"asyncsgd.trace") != FORMAT:
-            raise BadTraceFile(f"{self.path} is no log of this version of asyncsgd; use the asyncsgd that writes it")
-        return schema
-
-    def close(self) -> None:
-        super().close()
-        self._schema = None
+        data = self._file.read(max(0, size - self._offset))
+        try:
+            for payload, mark in blocks(data, Mark(self._offset, self._chain)):
+                first, self._offset, self._chain = self._offset == len(MAGIC), mark.size, mark.chain
+                if first:
+                    metadata(self.path, payload)  # refuses another format
+                elif payload:
+                    yield batch(self.path, payload)
+        except Damage as error:
+            raise Torn(f"{self.path} is damaged ({error})") from error

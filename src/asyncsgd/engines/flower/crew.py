@@ -201,7 +201,7 @@ class FlowerPool(WorkerPool):
                     self._memory.take(worker, carried)
                     if said is not None:
                         self._told.add(worker, said)
-                    self._attendance.report(Arrived(job, update, worker, checked=True))
+                    self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.errors import NotKept
+from asyncsgd.core.errors import BadTraceFile, Damage, NotKept
 from asyncsgd.core.events import Vector
 from asyncsgd.engines.flower.layout import Arrays, Layout, Part
-from asyncsgd.trace.atomic import replacing, write_bytes
+from asyncsgd.trace.arrays import read_arrays, write_arrays, write_vector
+from asyncsgd.trace.atomic import make_folder
 
 if TYPE_CHECKING:
     from asyncsgd.engines.flower.engine import Flower
@@ -38,9 +39,8 @@ class Memory:
         if engine.resume and self._folder is not None:
             self.carried = read_carried(self._folder, engine.layout) or self.carried
         if engine.keep_updates and self._folder is not None:
-            (self._folder / UPDATES).mkdir(exist_ok=True)
-            with replacing(self._folder / UPDATES / INITIAL) as file:
-                np.save(file, x)
+            make_folder(self._folder / UPDATES)
+            write_vector(self._folder / UPDATES / INITIAL, x)
 
     def take(self, worker: int, returned: Arrays) -> None:
         """A good reply brought these."""
@@ -64,18 +64,14 @@ class Memory:
         """Write the carried arrays if they have changed, now and then."""
         if self._folder is None or not self._changed or now < self._next:
             return
-        from safetensors.numpy import save
-
-        arrays = {name: np.array(values, order="C") for name, values in self.carried.items()}
-        write_bytes(self._folder / CARRIED, save(arrays))
+        write_arrays(self._folder / CARRIED, dict(self.carried), {})
         self._changed, self._next = False, now + SECONDS
 
     def keep(self, job: int, update: Vector) -> None:
         """Keep an update for `asyncsgd.replay`."""
         if self._engine.keep_updates and self._folder is not None:
             try:
-                with replacing(self._folder / UPDATES / f"{job:012d}.npy") as file:
-                    np.save(file, update)
+                write_vector(self._folder / UPDATES / f"{job:012d}.npy", update)
             except OSError as error:
                 raise NotKept(f"{self._folder}: {error.strerror or error}") from error
 
@@ -91,11 +87,12 @@ def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:
 
 def read_carried(folder: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
     """Return the carried arrays of a run; None if there are none, or if they are of another model."""
-    from safetensors.numpy import load_file
-
     if not (folder / CARRIED).exists():
         return None
-    found: dict[str, NDArray[Any]] = load_file(folder / CARRIED)
+    try:
+        found, _ = read_arrays(folder / CARRIED)
+    except Damage as error:
+        raise BadTraceFile(f"{folder / CARRIED} {error}; restore it from a backup") from error
     parts = {part.name: part for part in layout.carried}
     fits = found.keys() == parts.keys() and all(
         values.shape == parts[name].shape and values.dtype == parts[name].dtype for name, values in found.items()

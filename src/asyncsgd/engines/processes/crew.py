@@ -168,7 +168,7 @@ class ProcessPool(WorkerPool):
         place, wanted = life.answered(worker, job, now, seconds if kind == DONE else None)
         if wanted and kind == DONE:
             handle.unused[job] = place
-            life.report(Arrived(job, self._shared.updates[place], worker, checked=True))
+            life.report(Arrived(job, self._shared.updates[place], worker, seconds=seconds, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
             life.report(Rejected(job, worker, read_note(self._shared.notes[place])))

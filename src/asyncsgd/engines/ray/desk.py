@@ -177,7 +177,7 @@ class Desk:
             self._taken.append(call)
             member.unused.append(call.place)
             update = self._post.updates[call.place] if member.shares else self._unpacked(answer)
-            return Arrived(call.job, update, member.number, checked=True)
+            return Arrived(call.job, update, member.number, seconds=seconds, checked=True)
         self._post.used(call)
         member.free.append(call.place)
         self._serve()

@@ -1,0 +1,300 @@
+"""`repair`: rebuild what can be rebuilt of a damaged run directory, and set the rest aside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from asyncsgd.core.errors import BadCheckpoint, Damage
+from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run.checkpoint import Checkpoint
+from asyncsgd.run.checksums import NAME, VOLATILE, Checksums, Whole
+from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE, RunDirectory
+from asyncsgd.run.fingerprint import MARK, UNKNOWN
+from asyncsgd.run.ledger import LEDGERS, RELEASES
+from asyncsgd.run.reading import as_path, read_config
+from asyncsgd.run.verify import LOG, PARQUET, PICKLE, Finding, ends, verify
+from asyncsgd.trace import Trace
+from asyncsgd.trace.atomic import make_folder, write_bytes
+from asyncsgd.trace.files import write as write_parquet
+from asyncsgd.trace.log import header, records
+from asyncsgd.trace.log import read as read_log
+from asyncsgd.trace.sealed import SUM, Mark, block, blocks, line
+
+WHOLE = ("run.json", PICKLE, PARQUET, LAST_FINITE, INITIAL)
+Places = Callable[[Mark], Mark | None]
+"""Where a file now stands that once stood at a mark; None if it does not reach as far any more."""
+
+
+def repair(directory: str | PathLike[str]) -> list[str]:
+    """Save what can be saved of a damaged run directory; return what was done, one sentence per file.
+
+    Nothing is deleted: every file that is changed or given up moves to a folder ``damaged-1``, or the next number.
+
+    - trace.parquet is rebuilt from trace.log, or trace.log from trace.parquet.
+    - Of metrics.jsonl, journal.jsonl and noise.jsonl only the damaged lines are lost.
+    - A trace.log whose run has not ended keeps what stands before the damage; so does fingerprints.bin, and a replay
+      compares fewer updates.
+    - A checkpoint that is damaged, or that needs more than the files still hold, is set aside: a resume uses an older
+      one.
+    - checksums.json is made again. run.json cannot be rebuilt: without it the directory is left as it is.
+
+    Args:
+        directory: What was given to `asyncsgd.train`. No process may be training in it.
+
+    >>> import tempfile
+    >>> import asyncsgd as asgd
+    >>> from asyncsgd.testing.bench import Bowl
+    >>> run = asgd.train(
+    ...     Bowl(),
+    ...     asgd.async_sgd(0.1),
+    ...     engine=asgd.engines.processes(1),
+    ...     iterations=9,
+    ...     directory=tempfile.mkdtemp(),
+    ...     progress=False,
+    ... )
+    >>> _ = (run.directory / "trace.parquet").write_bytes(b"PAR1 and no more")
+    >>> for sentence in repair(run.directory):
+    ...     print(sentence)
+    trace.parquet is rebuilt from trace.log; the damaged file is in damaged-1
+    checksums.json is made again
+    """
+    path = as_path(directory)
+    found = [finding for finding in verify(path) if finding.damage]
+    if not found:
+        return []
+    read_config(path)  # nothing can be done without it
+    lock = RunDirectory(path)
+    try:
+        return _Repair(path, found).done
+    finally:
+        lock.close()
+
+
+class _Repair:
+    """One repair. The order matters: first the trace, then the other files, then the checkpoints that rely on them."""
+
+    def __init__(self, path: Path, found: list[Finding]) -> None:
+        self._path = path
+        self._bad = {finding.file for finding in found}
+        number = 1
+        while (path / f"damaged-{number}").exists():
+            number += 1
+        self._aside = path / f"damaged-{number}"
+        self.done: list[str] = []
+        self._iterations = 0  # of the trace that can be read
+        good = self._checkpoints()
+        places: dict[str, Places] = {LOG: self._trace(good)}
+        for name in (*APPENDED, *LEDGERS):
+            if (path / name).exists() or name in self._bad:
+                places[name] = self._appended(name, good)
+        for name in sorted(self._bad - {LOG, PARQUET, NAME, *APPENDED, *LEDGERS}):
+            if (path / name).exists():
+                self._set_aside(name)
+                self.done.append(f"{name} is damaged and is now in {self._aside.name}")
+            elif not any(name in sentence for sentence in self.done):
+                self.done.append(f"{name} is gone and cannot be rebuilt")
+        self._match(good, places)
+        self._set_aside(NAME)
+        listing(path).write(path)
+        self.done.append(f"{NAME} is made again")
+
+    def _set_aside(self, name: str) -> None:
+        """Move a file away; a link first would not survive on every file system, so it is a rename."""
+        if (self._path / name).exists():
+            target = self._aside / name
+            make_folder(target.parent)
+            shutil.move(self._path / name, target)
+
+    def _replace(self, name: str, data: bytes, sentence: str) -> None:
+        was = (self._path / name).exists()
+        self._set_aside(name)
+        write_bytes(self._path / name, data, private=True)
+        self.done.append(f"{name} {sentence}" + (f"; the damaged file is in {self._aside.name}" if was else ""))
+
+    # ------------------------------------------------------------------------------------------ checkpoints
+
+    def _checkpoints(self) -> dict[str, Checkpoint]:
+        """Those that can be read, newest first."""
+        good = {}
+        for file in checkpoints.listed(self._path / "checkpoints"):
+            try:
+                good[file.name] = checkpoints.read(file)
+            except BadCheckpoint:
+                self._bad.add(f"checkpoints/{file.name}")
+        return good
+
+    def _match(self, good: dict[str, Checkpoint], places: dict[str, Places]) -> None:
+        """Let every checkpoint say where the files stand now, and set aside those that need more than there is."""
+        for name, checkpoint in good.items():
+            marks = {file: places[file](mark) if file in places else None for file, mark in checkpoint.marks.items()}
+            lacking = [file for file, mark in marks.items() if mark is None]
+            now = {file: mark for file, mark in marks.items() if mark is not None}
+            if lacking:
+                self._set_aside(f"checkpoints/{name}")
+                needs = f"needs more of {', '.join(lacking)} than there is"
+                self.done.append(f"checkpoints/{name} {needs}; it is now in {self._aside.name}")
+            elif now != checkpoint.marks:
+                self._set_aside(f"checkpoints/{name}")
+                checkpoints.write(self._path / "checkpoints", replace(checkpoint, marks=now))
+                self.done.append(f"checkpoints/{name} is written again, to fit the repaired files")
+
+    # ------------------------------------------------------------------------------------------ the trace
+
+    def _trace(self, good: dict[str, Checkpoint]) -> Places:
+        path = self._path / LOG
+        if LOG in self._bad:
+            whole = PARQUET not in self._bad and (self._path / PARQUET).exists()
+            return self._log_from_parquet(Trace.read(self._path / PARQUET), good) if whole else self._log_prefix()
+        trace, _ = read_log(path)
+        self._iterations = trace.iterations
+        if PARQUET in self._bad:
+            self._rebuild_parquet(trace, good)
+        marks = set(ends(LOG, path.read_bytes()))
+        return lambda mark: mark if mark in marks else None
+
+    def _rebuild_parquet(self, trace: Trace, good: dict[str, Checkpoint]) -> None:
+        counted = [len(one.state["active"]) for one in good.values() if one.iteration == trace.iterations]
+        was = (self._path / PARQUET).exists()
+        self._set_aside(PARQUET)
+        whole = replace(trace, final_concurrency=counted[0] if counted else None, truncated=False)
+        write_parquet(whole, self._path / PARQUET, private=True)
+        where = f"; the damaged file is in {self._aside.name}" if was else ""
+        self.done.append(f"{PARQUET} is rebuilt from {LOG}{where}")
+
+    def _log_from_parquet(self, trace: Trace, good: dict[str, Checkpoint]) -> Places:
+        """A block per checkpoint, so that each can be resumed from."""
+        self._iterations = trace.iterations
+        data, chain = header(trace.metadata)
+        stops, places = [], {}
+        for checkpoint in sorted(good.values(), key=lambda one: one.iteration):
+            flying = [int(row[0]) for row in checkpoint.state["active"]]
+            stops.append((checkpoint.marks[LOG], trace.rewind(checkpoint.state["outcomes"]["jobs"], flying)))
+        stops.append((Mark(), trace))
+        for mark, then in stops:
+            payload, chain = block(records(then.jobs).tobytes(), chain)
+            data += payload
+            places[mark] = Mark(len(data), chain)
+        data += block(b"", chain)[0]
+        self._replace(LOG, data, f"is rebuilt from {PARQUET}")
+        return places.get
+
+    def _log_prefix(self) -> Places:
+        """What stands before the damage; the trace of its end, if there is one, would say more than it does."""
+        data = _read(self._path / LOG)
+        marks = _whole(LOG, data)
+        if len(marks) < 1:
+            self._set_aside(LOG)
+            self.done.append(f"{LOG} cannot be read and is now in {self._aside.name}; the run cannot be resumed")
+            return lambda mark: None
+        last = marks[-1]
+        self._iterations = _iterations(self._path / LOG, last)
+        self._replace(LOG, data[: last.size], f"keeps its first {last.size:,} of {len(data):,} bytes")
+        if (self._path / PARQUET).exists():
+            self._set_aside(PARQUET)
+            self.done.append(f"{PARQUET} is damaged and is now in {self._aside.name}")
+        return lambda mark: mark if mark in marks else None
+
+    # ------------------------------------------------------------------------------------------ other files that grow
+
+    def _appended(self, name: str, good: dict[str, Checkpoint]) -> Places:
+        data = _read(self._path / name)
+        if name not in self._bad:
+            marks = {Mark(), *ends(name, data)}
+            return lambda mark: mark if mark in marks else None
+        if name == RELEASES:  # with a line less, privacy would seem to cost less than it does
+            self._set_aside(name)
+            self.done.append(f"{name} cannot be rebuilt, and is now in {self._aside.name}; nobody can say what ε is")
+            return lambda mark: None
+        return self._fingerprints(data, good) if name == FINGERPRINTS else self._lines(name, data)
+
+    def _fingerprints(self, data: bytes, good: dict[str, Checkpoint]) -> Places:
+        """Keep what stands before the damage. The others become `UNKNOWN`, which a replay does not compare."""
+        known = b"".join(bytes(payload) for payload in _payloads(data))
+        lost = self._iterations - len(known) // MARK.size
+        known = known.ljust(MARK.size * self._iterations, MARK.pack(UNKNOWN)[:1])
+        stops = {MARK.size * one.iteration: one.marks[FINGERPRINTS] for one in good.values()}
+        places, written, chain, done = {Mark(): Mark()}, b"", 0, 0
+        for stop in sorted({*stops, len(known)} - {0}):
+            payload, chain = block(known[done:stop], chain)
+            written, done = written + payload, stop
+            if stop in stops and len(known) >= stop:
+                places[stops[stop]] = Mark(len(written), chain)
+        self._replace(FINGERPRINTS, written, f"has lost {lost:,} of {self._iterations:,} fingerprints")
+        return places.get
+
+    def _lines(self, name: str, data: bytes) -> Places:
+        """Keep every line that matches its own checksum, going by what the line before claims."""
+        kept, chain, claimed, lost, place = b"", 0, 0, 0, 0
+        sizes, marks = [0], [Mark()]
+        after_loss = False
+        for text in data.split(b"\n")[:-1]:
+            end = SUM.search(text)
+            body = b"" if end is None else text[: end.start()] + b"}"
+            sound = end is not None and zlib.crc32(body, claimed) == int(end[1], 16)
+            # After a damaged line nothing says what the next one was chained to: its JSON has to do.
+            sound = sound or (after_loss and _is_row(body))
+            after_loss = not sound
+            if sound:
+                row, chain = line(json.loads(body), chain)
+                kept += row
+            lost += not sound
+            claimed = int(end[1], 16) if end is not None else claimed
+            place += len(text) + 1
+            sizes.append(place)
+            marks.append(Mark(len(kept), chain))
+        gone = "" if lost else "its end is lost"
+        self._replace(name, kept, gone or f"has lost {lost} line{'s' * (lost != 1)}")
+        return lambda mark: marks[bisect_right(sizes, mark.size) - 1]
+
+
+def listing(path: Path) -> Checksums:
+    """Return what checksums.json would say of the files that are there now."""
+    listed = Checksums(present=[name for name in VOLATILE if (path / name).exists()])
+    names = [name for name in WHOLE if (path / name).exists()]
+    names += [f"checkpoints/{file.name}" for file in checkpoints.listed(path / "checkpoints")]
+    for name in names:
+        listed.whole[name] = Whole.of((path / name).read_bytes())
+    for name in (LOG, *APPENDED, *LEDGERS):
+        if (path / name).exists():
+            marks = list(ends(name, (path / name).read_bytes()))
+            listed.marks[name] = marks[-1] if marks else Mark()
+    return listed
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _whole(name: str, data: bytes) -> list[Mark]:
+    """Where blocks end, up to the damage."""
+    found: list[Mark] = []
+    with suppress(Damage):
+        for mark in ends(name, data):
+            found.append(mark)  # noqa: PERF402 - those before the damage are wanted too
+    return found
+
+
+def _payloads(data: bytes) -> Iterator[memoryview]:
+    """The blocks up to the damage."""
+    with suppress(Damage):
+        for payload, _ in blocks(data):
+            yield payload
+
+
+def _iterations(log: Path, mark: Mark) -> int:
+    return read_log(log, mark)[0].iterations
+
+
+def _is_row(body: bytes) -> bool:
+    try:
+        return isinstance(json.loads(body), dict)
+    except ValueError:
+        return False
