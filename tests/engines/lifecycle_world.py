@@ -21,7 +21,7 @@ from asyncsgd.testing.ledger import Ledger
 METHODS: dict[str, Callable[[int], Method]] = {
     "async_sgd": lambda n: methods.async_sgd(0.01),
     "federated": lambda n: methods.federated_async_sgd(0.01, concurrency=3 * n),
-    "over_selection": lambda n: methods.over_selection(0.01, goal=n, ask=3 * n),
+    "fedavg": lambda n: methods.fedavg(0.01, clients=n, ask=3 * n),
     "ringmaster": lambda n: methods.ringmaster(0.01, limit=2, stops=True),
     "minibatch": lambda n: methods.minibatch_sgd(0.01),
 }

@@ -14,7 +14,7 @@ from engines.inline import Inline
 from run.common import events, sound, train
 
 import asyncsgd as asgd
-from asyncsgd import recipes
+from asyncsgd import methods, recipes
 from asyncsgd.core.errors import BadParameter, NotTrusted
 from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadRunDirectory
@@ -99,7 +99,7 @@ COUNTS = (
 )
 
 
-@pytest.mark.parametrize("row", recipes.table(), ids=lambda row: row["method"])
+@pytest.mark.parametrize("row", methods.table(), ids=lambda row: row["method"])
 def test_every_recipe_is_stored_in_words(row: dict[str, Any]) -> None:
     method = recipes.make(row["method"], {name: 3 if name in COUNTS else 0.1 for name in row["needs"]})
     said, _ = package(Bowl(), method)
@@ -169,8 +169,8 @@ def test_only_the_owner_may_read_it(tmp_path: Path, mask: int) -> None:
     """Also while it is written, and whatever the umask says."""
     seen: set[tuple[str, int]] = set()
 
-    class Looks(asgd.run.Listener):
-        def measured(self, iteration: int, seconds: float, metrics: object) -> None:
+    class Looks(asgd.Callback):
+        def on_evaluation(self, view: object, metrics: object, control: object) -> None:
             note()
 
     def note() -> None:
@@ -187,7 +187,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path, mask: int) -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", watching)
-            train(tmp_path / "deep" / "run", task=HERE, listeners=[Looks()])
+            train(tmp_path / "deep" / "run", task=HERE, callbacks=[Looks()])
             train(tmp_path / "deep" / "run", task=HERE, iterations=80, resume=True)
     finally:
         os.umask(was)

@@ -15,14 +15,14 @@ from run.test_nothing_is_deleted import Killed, contents
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import NoRun
-from asyncsgd.run import BadRunDirectory, Listener, checkpoint
+from asyncsgd.run import BadRunDirectory, Callback, Control, LiveView, checkpoint
 from asyncsgd.run.checksums import NAME
 from asyncsgd.run.reading import read_lines, read_trace
 from asyncsgd.run.repair import repair
 from asyncsgd.run.verify import verify
 from asyncsgd.trace import Trace
 
-NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2, clip=1.0, noise=0.1)
+NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2).clipped(1.0, noise=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed after its last checkpoint, with a tail in every file."""
     folder = tmp_path_factory.mktemp("killed")
 
-    class Dies(Listener):
-        def measured(self, iteration: int, seconds: float, metrics: object) -> None:
-            if iteration == 70:
+    class Dies(Callback):
+        def on_evaluation(self, view: LiveView, metrics: object, control: Control) -> None:
+            if view.iteration == 70:
                 shutil.copytree(folder / "alive", folder / "run")  # what a kill would leave: nothing is closed
                 raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncsgd.run.book.TICK", 0.0)  # everything is flushed at once
+        patch.setattr("asyncsgd.run.recording.TICK", 0.0)  # everything is flushed at once
         with pytest.raises(Killed):
-            train(folder / "alive", iterations=90, listeners=[Dies()])
+            train(folder / "alive", iterations=90, callbacks=[Dies()])
     return folder / "run"
 
 
@@ -243,7 +243,7 @@ def test_a_killed_run_with_a_damaged_log_keeps_its_beginning(killed: Path, tmp_p
     done = repair(copy)
     assert f"checkpoints/{newest.name} needs more of trace.log than there is; it is now in damaged-1" in done
     notes = Notes()
-    sound(train(copy, iterations=90, resume=True, listeners=[notes]), 90)
+    sound(train(copy, iterations=90, resume=True, callbacks=[notes]), 90)
     assert [row["iteration"] for row in events(copy, "resumed")] == [int(older.stem)]
 
 

@@ -52,7 +52,7 @@ SLOW = {
     "aggregation Memory has no compiled form": (asgd.mifa(0.1), TASK),
     "averaging has no compiled form": (plain.using(average=True), TASK),
     "step rule Mine does not say that": (plain.using(step=Mine(0.1)), TASK),
-    "a buffer with noise": (plain.using(gather=Buffer(2, noise=1.0), transforms=(Clip(1.0),)), TASK),
+    "a buffer with noise": (plain.using(aggregation=Buffer(2, noise=1.0), transforms=(Clip(1.0),)), TASK),
     "transforms (Clip, Interpolate)": (plain.using(transforms=(Clip(1.0), Interpolate())), TASK),
     "task Single has no compiled gradient": (plain, Single()),
     "dispatch rule Busy has no compiled form": (plain.using(dispatch=Busy()), TASK),

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd import methods
 from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.gather import Buffer
-from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.parts import describe, made
 from asyncsgd.core.steps import Constant, Custom
@@ -29,8 +27,8 @@ COVERED = {
     "Algorithm 2": (asgd.federated_async_sgd(0.1, concurrency=3), Covered("Theorem 3")),
     "delay-adaptive": (asgd.delay_adaptive(0.1), Covered("Theorem 2")),
     "drop": (asgd.delay_adaptive(0.1, rule="drop"), Covered("Theorem 2")),
-    "buffer": (PLAIN.using(gather=Buffer(4)), Covered("Theorem 1", scale=4.0, late=3)),
-    "rounds": (PLAIN.using(dispatch=FirstOf(goal=4, ask=5), gather=Buffer(4)), Covered("Theorem 1", scale=4.0, late=0)),
+    "buffer": (PLAIN.using(aggregation=Buffer(4)), Covered("Theorem 1", scale=4.0, late=3)),
+    "rounds": (PLAIN.using(dispatch=FirstOf(4, ask=5), aggregation=Buffer(4)), Covered("Theorem 1", scale=4.0, late=0)),
     "momentum": (PLAIN.using(optimizer=Momentum(0.75)), Covered("Theorem 1", scale=0.25)),
 }
 NOT_COVERED = {
@@ -78,21 +76,17 @@ def test_the_bound_is_that_of_the_theorem() -> None:
 # ------------------------------------------------------------------------------------------ described
 
 
-def recipes() -> dict[str, Method]:
-    """Every recipe, with a value for each argument that has no default."""
-    needed = {"stepsize": 0.1, "concurrency": 3, "goal": 2, "batch": 2, "limit": 4, "workers": 4, "smoothness": 1.0}
-    found = {}
-    for name, recipe in vars(methods).items():
-        if getattr(recipe, "__module__", "") == methods.__name__ and inspect.isfunction(recipe):
-            if name.startswith("_") or inspect.signature(recipe).return_annotation != "Method":
-                continue
-            required = [p.name for p in inspect.signature(recipe).parameters.values() if p.default is p.empty]
-            if set(required) <= set(needed):
-                found[name] = recipe(**{key: needed[key] for key in required})
-    return found
-
-
-RECIPES = recipes()
+NEEDED = {
+    "stepsize": 0.1,
+    "concurrency": 3,
+    "clients": 2,
+    "batch": 2,
+    "limit": 4,
+    "smoothness": 1.0,
+    "splits": 2,
+    "threshold": 0.5,
+}
+RECIPES = {row["method"]: getattr(asgd.methods, row["method"]) for row in asgd.methods.table()}
 
 
 def test_most_recipes_are_here() -> None:
@@ -101,7 +95,9 @@ def test_most_recipes_are_here() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_description_goes_through_json_and_back(name: str) -> None:
-    method = RECIPES[name]
+    """Of every recipe, with a value for each argument that has no default."""
+    parameters = inspect.signature(RECIPES[name]).parameters.values()
+    method = RECIPES[name](**{p.name: NEEDED[p.name] for p in parameters if p.default is p.empty})
     assert made(json.loads(json.dumps(describe(method)))) == method
 
 

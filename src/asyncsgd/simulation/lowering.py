@@ -138,7 +138,7 @@ OPTIMIZER: dict[type, Callable[[Any], Part]] = {
 }
 WORK: dict[type, Callable[[Any], Part]] = {Gradient: lambda part: {}, LocalSteps: _local_steps}
 TRANSFORM: dict[type, Callable[[Any], Part]] = {
-    Clip: lambda part: {"clip": float(part.bound)},
+    Clip: lambda part: {"clip": float(part.norm)},
     Interpolate: lambda part: {"interpolate": 1},
 }
 TRANSFORMS = ((), (Clip,), (Interpolate,), (Interpolate, Clip))
