@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import asyncsgd as asgd
-from asyncsgd import demo
+from asyncsgd.cli import demo
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -94,7 +94,7 @@ def test_a_method_that_misses_the_target_says_so(shown):
 def _missed(folder, name):
     from types import SimpleNamespace
 
-    from asyncsgd.run.directory import read_metrics, read_trace
+    from asyncsgd.run.read import read_metrics, read_trace
 
     path = folder / name.replace(" ", "-").lower()
     metrics = {key: values for key, values in read_metrics(path).items()}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
+from asyncsgd.cli import simulation_file
 from asyncsgd.core.errors import MissingLibrary, UsageError
-from asyncsgd.simulation import config
 
 
 def hidden(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -24,7 +24,7 @@ def hidden(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def digits_from_a_file() -> Any:
-    return config.parse(
+    return simulation_file.parse(
         {
             "task": {"kind": "digits", "workers": 2},
             "durations": {"kind": "fixed", "seconds": [1.0, 2.0]},

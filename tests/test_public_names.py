@@ -18,7 +18,7 @@ import asyncsgd as asgd
 
 ROOT = Path(__file__).parents[1]
 DOTTED = re.compile(r"\b(?:asyncsgd|asgd)(?:\.[A-Za-z_]\w*)+")
-MODULES = {"core", "planning", "run", "simulation", "watch"}
+MODULES = {"core", "pages", "planning", "run", "simulation"}
 """Rooms that users may enter besides those in ``__all__``."""
 
 MISTYPED = "asyncsgd.run.Listner"
@@ -111,7 +111,7 @@ def test_the_source_mentions_names_that_there_are() -> None:
 def test_a_name_that_is_not_there_is_found() -> None:
     assert MISTYPED in unreachable()
     assert not is_module("asyncsgd.run.callbcks.Control")
-    assert is_module("asyncsgd.engines.processes.nursery")
+    assert is_module("asyncsgd.engines._processes.fork_server")
 
 
 def test_the_version_is_the_same_everywhere() -> None:

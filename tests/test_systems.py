@@ -108,7 +108,7 @@ with warnings.catch_warnings(record=True) as seen:
     from asyncsgd.compiled.random import derive
     asgd.simulate, asgd.tasks.quadratic, asgd.durations.fixed
     print(len([warning for warning in seen if "NUMBA_CACHE_DIR" in str(warning.message)]))
-from asyncsgd.simulation.replay import _announce
+from asyncsgd.simulation.compiled_replay import _announce
 
 _announce()
 print(derive(7, 1) == asgd.core.random.derive(7, 1))

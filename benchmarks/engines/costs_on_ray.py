@@ -37,7 +37,7 @@ def start(rounds: int) -> dict[str, object]:
 
 def rounding(rounds: int) -> dict[str, object]:
     """Milliseconds of a processor, by kind: 10^6 parameters of 32 bits rounded with error feedback, and read."""
-    from asyncsgd.engines.transport import Rounding, Unpacking
+    from asyncsgd.engines.compression import Rounding, Unpacking
 
     g = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
     out = np.empty_like(g)

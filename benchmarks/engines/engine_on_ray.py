@@ -150,7 +150,7 @@ def accuracy() -> dict[str, object]:
     """What 16 bits do to a trained model, with error feedback and without: the same arrivals, only the bits differ."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import asyncsgd as asgd
-    from asyncsgd.engines.transport import Rounding, Unpacking
+    from asyncsgd.engines.compression import Rounding, Unpacking
     from examples.digits import task as digits
 
     whole = digits()

@@ -21,9 +21,9 @@ import numpy as np
 
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import AlwaysBusy, Uniform
-from asyncsgd.simulation import replay
+from asyncsgd.simulation import compiled_replay
+from asyncsgd.simulation._simulate import arrivals_of
 from asyncsgd.simulation.schedule import schedule
-from asyncsgd.simulation.single import arrivals_of
 
 SLOW = 16
 LANES = 128
@@ -60,7 +60,7 @@ def loops(name, task, c_run, gradient, steps, rounds):
 
     def lanes(count):
         sizes = list(np.geomspace(eta / 4, eta, count))
-        return replay.replay_lanes(
+        return compiled_replay.replay_lanes(
             arrivals, task, method, stepsizes=sizes, seeds=[0] * count, every=1, wanted=("gradient_norm",)
         )
 
@@ -70,7 +70,7 @@ def loops(name, task, c_run, gradient, steps, rounds):
     in_c()
     theirs = handwritten.numpy_loop(gradient, x0, eta, SLOW, few)
     assert np.allclose(norms[:few], theirs, rtol=1e-9), "the C loop computes something else"
-    one = replay.replay_lanes(
+    one = compiled_replay.replay_lanes(
         arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
     ).metrics["gradient_norm"][1:, 0]
     assert np.allclose(one[:few], norms[:few], rtol=1e-9), "ours computes something else"
@@ -78,7 +78,7 @@ def loops(name, task, c_run, gradient, steps, rounds):
         rounds,
         c=in_c,
         numpy=lambda: handwritten.numpy_loop(gradient, x0, eta, SLOW, few),
-        one=lambda: replay.replay_lanes(
+        one=lambda: compiled_replay.replay_lanes(
             arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
         ),
         many=lambda: lanes(LANES),

@@ -34,10 +34,10 @@ from asyncsgd.methods import (
 
 if TYPE_CHECKING:
     from asyncsgd import engines, flower, plot, tasks, testing, theory, trace
+    from asyncsgd.pages import report
     from asyncsgd.planning import Plan, plan
-    from asyncsgd.report import report
     from asyncsgd.run import Callback, Checkpoints, Limits, Replay, TrainingRun, callbacks, train
-    from asyncsgd.run.replay import replay
+    from asyncsgd.run.replaying import replay
     from asyncsgd.simulation import (
         Comparison,
         DivergenceWarning,
@@ -129,7 +129,7 @@ _LATER = {
     **dict.fromkeys(("Callback", "Checkpoints", "Limits", "Replay", "TrainingRun"), "asyncsgd.run"),
     **dict.fromkeys(("callbacks", "replay", "train"), "asyncsgd.run"),
     "plot": "asyncsgd.plot",
-    "report": "asyncsgd.report",
+    "report": "asyncsgd.pages",
     "tasks": "asyncsgd.tasks",
     "testing": "asyncsgd.testing",
     "theory": "asyncsgd.theory",
@@ -141,7 +141,7 @@ _LATER = {
 }
 
 
-_MODULES = ("core", "planning", "run", "simulation", "watch")
+_MODULES = ("core", "pages", "planning", "run", "simulation")
 """Modules that users may enter by `asyncsgd.run` and the like, besides those in ``__all__``."""
 
 

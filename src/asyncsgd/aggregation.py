@@ -5,10 +5,10 @@
 Buffer(size=4, noise=0.0)
 """
 
-from asyncsgd.core.gather import Aggregation
-from asyncsgd.core.gather import Buffer as buffer
-from asyncsgd.core.gather import Each as each
-from asyncsgd.core.gather import Memory as memory
-from asyncsgd.core.gather import Softsync as softsync
+from asyncsgd.core.aggregation import Aggregation
+from asyncsgd.core.aggregation import Buffer as buffer
+from asyncsgd.core.aggregation import Each as each
+from asyncsgd.core.aggregation import Memory as memory
+from asyncsgd.core.aggregation import Softsync as softsync
 
 __all__ = ["Aggregation", "buffer", "each", "memory", "softsync"]

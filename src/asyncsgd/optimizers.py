@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.core.check import recipe
 from asyncsgd.core.optimizers import SGD, Adam, Momentum, Optimizer
+from asyncsgd.core.validate import recipe
 
 if TYPE_CHECKING:
     from asyncsgd.torch_optimizers import TorchOptimizer

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.check import count, nearest
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.report import charts
-from asyncsgd.report.figures import COLOURS, figure
-from asyncsgd.report.sources import gather
+from asyncsgd.core.validate import count, nearest
+from asyncsgd.pages import figures
+from asyncsgd.pages.figures import COLOURS, figure
+from asyncsgd.pages.sources import gather
 from asyncsgd.run.view import AXES, RunView
 from asyncsgd.theory import Speedup
 from asyncsgd.theory import speedup as predict
-from asyncsgd.trace.spans import spans
+from asyncsgd.trace.timeline import spans
 
 __all__ = ["convergence", "delays", "speedup", "timeline"]
 
@@ -67,10 +67,10 @@ def timeline(
         raise BadParameter("until", until, f"is not after start = {start:g}", f"the trace ends at {found.horizon:g}")
     workers = len(np.unique(subject.trace.jobs.worker))
     with _canvas(axes, height=min(9.0, max(1.6, 0.9 + 0.22 * workers))) as axes:
-        colours = charts.timeline(axes, subject.trace, until, start, largest)
+        colours = figures.timeline(axes, subject.trace, until, start, largest)
         axes.set_xlabel("seconds" if found.timed else "iterations")
         if bar:
-            charts.delay_bar(axes.figure, colours, axes)
+            figures.delay_bar(axes.figure, colours, axes)
         return axes
 
 
@@ -79,7 +79,7 @@ def delays(runs: Any, *, axes: Any = None) -> Any:
     subjects = gather(runs)
     named = {f"{s.name}: τ avg {s.trace.delays.average:.3g}, max {s.trace.delays.maximum}": s.trace for s in subjects}
     with _canvas(axes) as axes:
-        charts.delays(axes, named)
+        figures.delays(axes, named)
         return axes
 
 
@@ -97,7 +97,7 @@ def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axe
     subjects = gather(runs)
     metric = _metric(subjects, metric)
     with _canvas(axes) as axes:
-        charts.convergence(axes, {subject.name: subject for subject in subjects}, metric, over)
+        figures.convergence(axes, {subject.name: subject for subject in subjects}, metric, over)
         for target in sorted({subject.targets[metric] for subject in subjects if metric in subject.targets}):
             axes.axhline(target, color=COLOURS[-1], linewidth=0.8, linestyle=":", marker="")
         values = np.concatenate([subject.metrics[metric] for subject in subjects])

@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from asyncsgd import optimizers
-from asyncsgd.core.check import instead, nearest
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Optimizer
+from asyncsgd.core.validate import instead, nearest
 from asyncsgd.core.work import LocalSteps
 from asyncsgd.methods.listing import recipes as recipes
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import Batch
-from asyncsgd.core.events import Outcome, Vector
-from asyncsgd.core.gather import Buffer, Memory
+from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
+from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -64,7 +65,7 @@ class Run:
 
 def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
     """Write the page of runs. It is found by its name: pages lie above runs, and few runs want one."""
-    written: Path = import_module("asyncsgd.report").report(runs, path, title=title, task=task)
+    written: Path = import_module("asyncsgd.pages").report(runs, path, title=title, task=task)
     return written
 
 

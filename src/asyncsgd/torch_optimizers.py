@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import threading
 from dataclasses import dataclass, field
@@ -9,11 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import BadParameter, MissingLibrary
-from asyncsgd.core.events import Vector
+from asyncsgd.core.events import Arrival
 from asyncsgd.core.optimizers import Optimizer, State
-from asyncsgd.torch_arrays import address, tensor_over
+from asyncsgd.core.vectors import Vector
+
+# --------------------------------------------------------------------------------------------------------------
+# A NumPy vector as a tensor over the same memory.
+
+
+def address(vector: Vector) -> int:
+    """Where its first number lies."""
+    place: int = vector.__array_interface__["data"][0]
+    return place
+
+
+def tensor_over(vector: Vector) -> Any:
+    """A tensor on the memory of a vector, which is not kept alive by it, and not protected if it is read-only.
+
+    By address, because ``torch.from_numpy`` warns of read-only vectors, and those are what a server hands out.
+    """
+    import torch
+
+    memory = (ctypes.c_char * vector.nbytes).from_address(address(vector))
+    return torch.frombuffer(memory, dtype=getattr(torch, vector.dtype.name))
 
 
 def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:

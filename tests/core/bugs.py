@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncsgd.core import fit
 from asyncsgd.core import server as module
-from asyncsgd.core.arrival import Arrival
+from asyncsgd.core import validate
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
-from asyncsgd.core.events import Arrived, Ended, Event, Job, Outcome, Reply, Vector
-from asyncsgd.core.gather import Buffer
-from asyncsgd.core.points import Points
+from asyncsgd.core.events import Arrival, Arrived, Ended, Event, Job, Outcome, Reply
 from asyncsgd.core.random import derive
 from asyncsgd.core.server import Server
-from asyncsgd.core.update import Update
+from asyncsgd.core.update import Points, Update
+from asyncsgd.core.vectors import Vector
 
 Patch = pytest.MonkeyPatch
 
@@ -224,7 +223,7 @@ def buffer_not_saved(patch: Patch) -> type[Server]:
 
 def nan_taken(patch: Patch) -> type[Server]:
     """NaN passes the check."""
-    patch.setattr(fit, "is_finite", lambda g: True)
+    patch.setattr(validate, "is_finite", lambda g: True)
     return Server
 
 

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core import errors
-from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.dispatch import AlwaysBusy, Shuffled, Uniform
 from asyncsgd.core.events import (
+    Arrival,
     Arrived,
     Assign,
     Cancel,
@@ -34,14 +35,13 @@ from asyncsgd.core.events import (
     Lost,
     Outcome,
     Reply,
-    Vector,
 )
-from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.server import Server
 from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.core.steps import Constant, Step
+from asyncsgd.core.vectors import Vector
 
 # ------------------------------------------------------------------------------------------ looking at a server
 

@@ -14,10 +14,10 @@ from core.checks import fingerprint, refused, through_file
 
 from asyncsgd import methods, optimizers
 from asyncsgd.core import errors
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadEvent, BadParameter, BadStep, BiasWarning
 from asyncsgd.core.events import Arrived, Job, Joined, Left, Lost, Outcome
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import AdaDelayCoordinates, Adam, DelayedAverage, Momentum
 from asyncsgd.core.server import Server

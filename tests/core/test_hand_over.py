@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from asyncsgd import methods
+from asyncsgd.core.aggregation import Buffer, Each, Memory
 from asyncsgd.core.events import Arrived, Joined
-from asyncsgd.core.gather import Buffer, Each, Memory
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import AdaDelayCoordinates, Adam, Optimizer
 from asyncsgd.core.server import Server

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from asyncsgd import methods as m
+from asyncsgd.core.aggregation import Memory
 from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.events import Arrived, Assign, Cancel, Joined, Lost, Outcome
-from asyncsgd.core.gather import Memory
 from asyncsgd.core.server import Server
 
 

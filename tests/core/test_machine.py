@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from markers import examples
 
+from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import CancelledJob
 from asyncsgd.core.events import Arrived, Joined, Left, Lost, Outcome
-from asyncsgd.core.gather import Buffer, Memory
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.server import Server

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.core import dispatch, gather, steps
+from asyncsgd.core import aggregation, dispatch, steps
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.work import Gradient, LocalSteps
 
-SPACES = {asgd.steps: steps, asgd.dispatch: dispatch, asgd.aggregation: gather}
+SPACES = {asgd.steps: steps, asgd.dispatch: dispatch, asgd.aggregation: aggregation}
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.__name__)

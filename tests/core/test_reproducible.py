@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.events import Arrived, Assign, Joined
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.core.steps import Constant

@@ -7,24 +7,25 @@ from dataclasses import replace
 import pytest
 from docs.pages import DOCS, ROOT
 
+from asyncsgd.cli import paper
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.experiments import handbook, runner, terminal
+from asyncsgd.experiments import measured_page, runner
 from asyncsgd.experiments.runner import UNJUDGED, Judged
 
-PAGE = (DOCS / handbook.PAGE).read_text(encoding="utf-8")
-ROWS = json.loads((DOCS / handbook.RESULTS).read_text(encoding="utf-8"))
+PAGE = (DOCS / measured_page.PAGE).read_text(encoding="utf-8")
+ROWS = json.loads((DOCS / measured_page.RESULTS).read_text(encoding="utf-8"))
 
 
 def test_the_page_is_what_its_results_give():
-    assert handbook.filled(PAGE, ROWS) == PAGE, "run make paper, and commit the page with its results"
+    assert measured_page.filled(PAGE, ROWS) == PAGE, "run make paper, and commit the page with its results"
 
 
 def test_a_number_changed_by_hand_is_found():
     shown = ROWS[8]["summary"]
     changed = re.sub(r"\d+-fold", "7-fold", shown, count=1)
     assert changed != shown
-    assert handbook.filled(PAGE.replace(shown, changed), ROWS) == PAGE
-    assert handbook.filled(PAGE, [*ROWS[:8], {**ROWS[8], "summary": changed}, ROWS[9]]) != PAGE
+    assert measured_page.filled(PAGE.replace(shown, changed), ROWS) == PAGE
+    assert measured_page.filled(PAGE, [*ROWS[:8], {**ROWS[8], "summary": changed}, ROWS[9]]) != PAGE
 
 
 def test_every_claim_is_there_with_its_verdict_and_its_refutation():
@@ -56,7 +57,7 @@ def test_one_clipping_norm_in_the_row_of_clipping():
 
 def test_the_pictures_of_the_page_are_figures_of_the_claims():
     drawn = {f"{name}.svg" for row in ROWS for name in row["figures"]}
-    shown = handbook.PICTURE.findall(PAGE)
+    shown = measured_page.PICTURE.findall(PAGE)
     assert len(shown) == 3
     assert set(shown) <= drawn
     assert all((DOCS / "images" / name).exists() for name in shown)
@@ -67,7 +68,7 @@ def test_bars_and_underscores_survive_a_table():
     page = "\n".join(
         f"<!-- claims: {name} -->\nstale words\n<!-- end of claims -->" for name in ("verdicts", "refutations")
     )
-    filled = handbook.filled(page, [row])
+    filled = measured_page.filled(page, [row])
     assert r"| 1 | a \| b | τ̄\_C and x\* | holds |" in filled
     assert r"| 1 | \|C_T\| |" in filled
     assert "stale words" not in filled
@@ -95,7 +96,7 @@ def checkout(tmp_path, monkeypatch):
 
 def test_the_command_writes_the_page_its_results_and_its_pictures(checkout, capsys):
     docs, output = checkout
-    assert terminal.show(output, None, as_json=False, docs=docs)
+    assert paper.show(output, None, as_json=False, docs=docs)
     page = (docs / "measured.md").read_text(encoding="utf-8")
     assert "by hand\n<!-- claims: count -->\nOne holds (1); two do not hold as written (2, 3).\n<!-- end" in page
     assert (docs / "measured.json").read_text() == (output / "claims.json").read_text()
@@ -106,7 +107,7 @@ def test_the_command_writes_the_page_its_results_and_its_pictures(checkout, caps
 def test_without_the_option_no_docs_are_written(checkout):
     docs, output = checkout
     before = (docs / "measured.md").read_text(encoding="utf-8")
-    terminal.show(output, None, as_json=False)
+    paper.show(output, None, as_json=False)
     assert sorted(path.name for path in docs.iterdir()) == ["images", "measured.md"]
     assert (docs / "measured.md").read_text(encoding="utf-8") == before
 
@@ -114,7 +115,7 @@ def test_without_the_option_no_docs_are_written(checkout):
 def test_a_claim_that_could_not_be_judged_leaves_the_page_alone(checkout, monkeypatch, capsys):
     docs, output = checkout
     monkeypatch.setattr(runner, "run", lambda *_, **__: [replace(FOUND[0], verdict=UNJUDGED)])
-    assert not terminal.show(output, None, as_json=False, docs=docs)
+    assert not paper.show(output, None, as_json=False, docs=docs)
     assert not (docs / "measured.json").exists()
     assert "as it was" in capsys.readouterr().err
 
@@ -123,9 +124,9 @@ def test_a_folder_without_the_page_is_refused_before_anything_is_measured(checko
     docs, output = checkout
     monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("measured for nothing"))
     with pytest.raises(UsageError, match=r"has no measured.md with blocks to fill; pass the docs folder of a checkout"):
-        terminal.show(output, None, as_json=False, docs=output)
+        paper.show(output, None, as_json=False, docs=output)
     with pytest.raises(BadParameter, match="only = '3' leaves claims out"):
-        terminal.show(output, "3", as_json=False, docs=docs)
+        paper.show(output, "3", as_json=False, docs=docs)
 
 
 def test_make_paper_asks_for_the_page():

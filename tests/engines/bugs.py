@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from engines.inline import ABILITIES, Inline, InlinePool
 
-from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Joined, Left, Vector
+from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Joined, Left
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines import Processes
+from asyncsgd.engines._processes.pool import AHEAD, ProcessPool, WorkerHandle
+from asyncsgd.engines._processes.shared_memory import JOB
 from asyncsgd.engines.base import Engine, Failed, Report, WorkerPool
-from asyncsgd.engines.processes.crew import ProcessPool
-from asyncsgd.engines.processes.member import AHEAD, WorkerHandle
-from asyncsgd.engines.processes.messages import JOB
 from asyncsgd.tasks.base import Task
 from asyncsgd.testing import Abilities, BadEngine, check_engine
 

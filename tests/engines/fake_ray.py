@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Assign, Cancel, Job
+from asyncsgd.engines._ray import Group
+from asyncsgd.engines._ray.call_queue import Desk
+from asyncsgd.engines._ray.handle import AHEAD, WorkerHandle
+from asyncsgd.engines._ray.vector_store import Post
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Lifecycle, Rules
-from asyncsgd.engines.ray import Group
-from asyncsgd.engines.ray.desk import Desk
-from asyncsgd.engines.ray.member import AHEAD, WorkerHandle
-from asyncsgd.engines.ray.post import Post
 
 N = 1000
 BYTES = 8 * N

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadUpdate
-from asyncsgd.core.events import Arrived, Assign, Command, Joined, Vector
-from asyncsgd.core.fit import check_update
+from asyncsgd.core.events import Arrived, Assign, Command, Joined
+from asyncsgd.core.validate import check_update
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, Failed, Rejected, Report, WorkerPool
 from asyncsgd.tasks.base import Task

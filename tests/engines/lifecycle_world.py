@@ -16,7 +16,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.engines.base import Died, Failed, Rejected, Report
 from asyncsgd.engines.lifecycle import Action, Ask, Kill, Lifecycle, Rules, Stage, Start, Stop
-from asyncsgd.testing.ledger import Ledger
+from asyncsgd.testing.engine_contract import Ledger
 
 METHODS: dict[str, Callable[[int], Method]] = {
     "async_sgd": lambda n: methods.async_sgd(0.01),

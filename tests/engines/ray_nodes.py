@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.engines.ray.cluster import LOOPBACK, _settings, loopback
+from asyncsgd.engines._ray.cluster import LOOPBACK, _settings, loopback
 
 STORE = 200 * 1024**2
 

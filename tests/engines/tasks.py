@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import Stopped
-from asyncsgd.core.events import Vector
-from asyncsgd.engines.processes import worker as module
+from asyncsgd.core.vectors import Vector
+from asyncsgd.engines._processes import worker as module
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.testing.faults import job_seed
 

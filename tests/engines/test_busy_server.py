@@ -11,8 +11,8 @@ import pytest
 from engines.subject import GUARD
 
 from asyncsgd.engines import Died, processes
-from asyncsgd.engines.processes import crew as module
-from asyncsgd.engines.processes.crew import ProcessPool
+from asyncsgd.engines._processes import pool as module
+from asyncsgd.engines._processes.pool import ProcessPool
 from asyncsgd.testing import Abilities
 from asyncsgd.testing.bench import Setting
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncsgd.core.errors import Stopped
-from asyncsgd.core.events import Vector
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.engines import job as module
 from asyncsgd.engines.job import JobRules, JobRunner, Kind

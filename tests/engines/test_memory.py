@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.engines.processes.memory import Slots
+from asyncsgd.engines._processes.shared_memory import Slots
 from asyncsgd.testing.bench import Bowl
 
 

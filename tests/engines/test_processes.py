@@ -20,9 +20,8 @@ from asyncsgd.core.events import Arrived, Joined, Left, Lost
 from asyncsgd.core.server import Server
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError, Failed, processes
+from asyncsgd.engines._processes.pool import ProcessPool, explain
 from asyncsgd.engines.base import Engine
-from asyncsgd.engines.processes.crew import ProcessPool
-from asyncsgd.engines.processes.member import explain
 from asyncsgd.testing import Abilities, Fault
 from asyncsgd.testing.bench import Bench, Bowl, Setting
 from asyncsgd.testing.faults import Gate, job_seed

@@ -14,8 +14,8 @@ import pytest
 from engines.subject import Subject
 
 import asyncsgd as asgd
-from asyncsgd.engines.ray import cluster
-from asyncsgd.run import checkpoint
+from asyncsgd.engines._ray import cluster
+from asyncsgd.run import checkpoints
 
 if TYPE_CHECKING:
     from engines.ray_nodes import Nodes
@@ -193,12 +193,12 @@ def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     words = "train mine:task --engine ray --address auto --working-dir . --workers 2 --stepsize 0.01"
     words += " --iterations 1000000 --every 100 --checkpoint-seconds 0.2 --directory run"
     with Subject(COMMAND, tmp_path, arguments=tuple(words.split())) as subject:
-        while not (saved := [path for path in checkpoint.listed(tmp_path / "run" / "checkpoints") if int(path.stem)]):
+        while not (saved := [path for path in checkpoints.listed(tmp_path / "run" / "checkpoints") if int(path.stem)]):
             assert subject.process.poll() is None, subject.end()
             threading.Event().wait(0.05)
         os.kill(subject.process.pid, signal.SIGKILL)
         subject.process.wait()
-    until = checkpoint.read(saved[0]).iteration + 300
+    until = checkpoints.read(saved[0]).iteration + 300
     for file in tmp_path.glob("*.where"):
         file.unlink()
     monkeypatch.setenv("RAY_ADDRESS", nodes.address)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.engines.ray import post
+from asyncsgd.engines._ray import vector_store
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 
 pytestmark = pytest.mark.usefixtures("nodes")
@@ -62,7 +62,7 @@ def test_shared_memory(scenario: str) -> None:
 )
 def test_object_store(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not depend on how vectors travel is played once, above."""
-    monkeypatch.setattr(post, "SMALL", 0)  # every point goes through it
+    monkeypatch.setattr(vector_store, "SMALL", 0)  # every point goes through it
     check(scenario, shared_memory=False)
 
 
@@ -81,7 +81,7 @@ def test_along_with_the_call(scenario: str) -> None:
 )
 def test_16_bits(code: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replayed to the bit, whatever happened to jobs and workers."""
-    monkeypatch.setattr(post, "SMALL", 0)
+    monkeypatch.setattr(vector_store, "SMALL", 0)
     check(scenario, shared_memory=scenario.endswith("kills"), code=code)
 
 

@@ -15,10 +15,10 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Left
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import Died, EngineError
+from asyncsgd.engines._ray import call_queue as desk_module
+from asyncsgd.engines._ray import pool as crew_module
+from asyncsgd.engines._ray.pool import RayPool
 from asyncsgd.engines.job import Kind
-from asyncsgd.engines.ray import crew as crew_module
-from asyncsgd.engines.ray import desk as desk_module
-from asyncsgd.engines.ray.crew import RayPool
 from asyncsgd.testing.bench import Bowl
 
 

@@ -10,15 +10,15 @@ from engines.fake_ray import Gone, Office, office, packed
 
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines import Failed, Rejected
+from asyncsgd.engines._ray import vector_store
+from asyncsgd.engines._ray.call_queue import AT_ONCE
+from asyncsgd.engines._ray.handle import Call
 from asyncsgd.engines.job import Kind
-from asyncsgd.engines.ray import post
-from asyncsgd.engines.ray.desk import AT_ONCE
-from asyncsgd.engines.ray.member import Call
 
 
 @pytest.fixture(autouse=True)
 def _everything_through_the_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(post, "SMALL", 0)
+    monkeypatch.setattr(vector_store, "SMALL", 0)
     return
 
 

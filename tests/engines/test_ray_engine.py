@@ -16,13 +16,12 @@ from engines.inline import Inline
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.engines import EngineError, Group, ray
+from asyncsgd.engines._ray import cluster
+from asyncsgd.engines._ray.handle import WorkerHandle, explain, missing
+from asyncsgd.engines._ray.orphan_cleanup import living, naming, orphans
+from asyncsgd.engines._ray.worker import Terms, Worker
 from asyncsgd.engines.lifecycle import Lifecycle, Rules, Stage
-from asyncsgd.engines.ray import cluster
-from asyncsgd.engines.ray.actor import Terms, Worker
-from asyncsgd.engines.ray.member import WorkerHandle
-from asyncsgd.engines.ray.watchman import living, naming, orphans
-from asyncsgd.engines.ray.words import explain, missing
-from asyncsgd.run.named import named_engine
+from asyncsgd.run.lookup import named_engine
 
 
 def test_importing_the_engines_does_not_import_ray() -> None:

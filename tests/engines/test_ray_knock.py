@@ -15,8 +15,8 @@ import pytest
 
 from asyncsgd.core.errors import UsageError
 from asyncsgd.engines import EngineError, ray
-from asyncsgd.engines.ray.cluster import CLUSTERS, SETTINGS, _found, _settings, loopback
-from asyncsgd.engines.ray.knock import check_connected, check_node, knock
+from asyncsgd.engines._ray.cluster import CLUSTERS, SETTINGS, _found, _settings, loopback
+from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, knock
 
 
 @contextmanager

@@ -17,15 +17,15 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import EngineError, Group
-from asyncsgd.engines.ray import knock
-from asyncsgd.engines.ray.knock import check_node
+from asyncsgd.engines._ray import cluster_probe
+from asyncsgd.engines._ray.cluster_probe import check_node
 from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl, WritingBowl
 
 if TYPE_CHECKING:
     from engines.ray_nodes import Nodes
 
-    from asyncsgd.core.events import Vector
+    from asyncsgd.core.vectors import Vector
     from asyncsgd.run import TrainingRun
 
 pytestmark = pytest.mark.ray
@@ -226,7 +226,7 @@ class Heavy(Bowl):
 
 def test_a_machine_that_is_no_node_is_told_so_within_seconds(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     check_node(nodes.address)
-    monkeypatch.setattr(knock, "NEARBY", 0.5)
+    monkeypatch.setattr(cluster_probe, "NEARBY", 0.5)
     for found in (set(), {"ab" * 28}):  # no node at all, one of another cluster
         monkeypatch.setattr("ray._private.services.find_node_ids", lambda found=found: found)
         with pytest.raises(
@@ -239,11 +239,11 @@ def test_another_process_of_ray_is_no_head_node(nodes: Nodes) -> None:
     """It speaks gRPC too, and may have been given the port of a head node that is gone."""
     import ray
 
-    knock.knock(nodes.address)
+    cluster_probe.knock(nodes.address)
     # That of the head: a node that an earlier test killed may still be listed as alive.
     port = next(node["NodeManagerPort"] for node in ray.nodes() if node["NodeID"] == nodes.head)
     with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is no Ray cluster"):
-        knock.knock(f"127.0.0.1:{port}")
+        cluster_probe.knock(f"127.0.0.1:{port}")
 
 
 def test_large_models_stay_in_memory(nodes: Nodes, tmp_path: Path) -> None:

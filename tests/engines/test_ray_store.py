@@ -13,12 +13,12 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Assign, Joined
 from asyncsgd.core.server import Server
 from asyncsgd.engines import EngineError
-from asyncsgd.engines.ray import post
+from asyncsgd.engines._ray import vector_store
 
 
 @pytest.fixture(autouse=True)
 def _everything_through_the_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(post, "SMALL", 0)
+    monkeypatch.setattr(vector_store, "SMALL", 0)
     return
 
 
@@ -110,7 +110,7 @@ def test_a_version_without_jobs_makes_room() -> None:
 
 
 def test_a_small_point_goes_along_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "SMALL", BYTES)
+    monkeypatch.setattr(vector_store, "SMALL", BYTES)
     here = office()
     here.give(0, slot=5)
     assert here.ray.puts == []

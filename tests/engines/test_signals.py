@@ -10,7 +10,7 @@ import pytest
 from engines.subject import Subject
 
 import asyncsgd as asgd
-from asyncsgd.run import checkpoint, configuration
+from asyncsgd.run import checkpoints, configuration
 from asyncsgd.testing.bench import Bowl
 
 pytestmark = pytest.mark.processes
@@ -44,8 +44,8 @@ def started(folder: Path, options: str = "") -> Subject:
 
 def resumed(folder: Path, least: int) -> None:
     """It goes on from where it was, and the whole can be replayed."""
-    [newest, *_] = checkpoint.listed(folder / "run" / "checkpoints")
-    saved = checkpoint.read(newest).iteration
+    [newest, *_] = checkpoints.listed(folder / "run" / "checkpoints")
+    saved = checkpoints.read(newest).iteration
     assert saved >= least
     engine = asgd.engines.processes(2)
     run = asgd.train(
@@ -89,7 +89,7 @@ def test_an_interrupt_saves_and_ends(tmp_path: Path, number: signal.Signals, cod
         assert complaints == ""
         subject.none_left()
     [ended] = [row for row in configuration.journal(tmp_path / "run") if row["event"] == "ended"]
-    saved = checkpoint.read(checkpoint.listed(tmp_path / "run" / "checkpoints")[0])
+    saved = checkpoints.read(checkpoints.listed(tmp_path / "run" / "checkpoints")[0])
     assert saved.iteration == ended["iteration"]  # the very last one
     assert (tmp_path / "run" / "trace.parquet").exists()
     resumed(tmp_path, least=100)
@@ -128,7 +128,7 @@ except KeyboardInterrupt:
         returned, _, complaints = subject.end()
         assert returned == 130, complaints
         subject.none_left()
-    assert [path.stem for path in checkpoint.listed(tmp_path / "run" / "checkpoints")] == [
+    assert [path.stem for path in checkpoints.listed(tmp_path / "run" / "checkpoints")] == [
         "000000000005",
         "000000000000",
     ]

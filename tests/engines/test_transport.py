@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.engines.transport import TRANSPORTS, Rounding, Unpacking, check_transport
+from asyncsgd.engines.compression import TRANSPORTS, Rounding, Unpacking, check_transport
 
 DTYPES = (np.float32, np.float64)
 

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim01_figures import CRITERIA, LONG, SHORT, Curve, Point, again, measure, power
 from asyncsgd.experiments.claim01_figures import judge as judge_curves
-from asyncsgd.experiments.fits import Interval
+from asyncsgd.experiments.common import Interval, Verdict
 from asyncsgd.tasks import paper_quadratic
 
 HALF = Interval(0.5, 0.45, 0.55)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim02_average_delay import check, judge, measure
+from asyncsgd.experiments.common import Verdict
 from asyncsgd.trace import Trace
 
 

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim03_speed_up import Row, check, drawn, judge
+from asyncsgd.experiments.common import Verdict
 
 CLAIMED = [
     Row(c, 15.0, 15.0, 15.0, 0.06 * c, lemma, lemma, 15.0, lemma)

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from asyncsgd import methods
-from asyncsgd.experiments import bounds
-from asyncsgd.experiments.bounds import Cell, bounded, literal, quadratics
-from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments import theorem_bounds
 from asyncsgd.experiments.claim04_theorems import EXPECTED, judge
-from asyncsgd.experiments.paths import record, squares
-from asyncsgd.experiments.scaling import Need, exponents, need, one_slow
+from asyncsgd.experiments.common import Verdict, record, squares
+from asyncsgd.experiments.theorem_bounds import Cell, Need, bounded, exponents, literal, need, one_slow, quadratics
 from asyncsgd.simulation import durations, simulate
 from asyncsgd.tasks import quadratic
 
@@ -48,9 +46,9 @@ def test_the_exponent_of_the_theorems_own_step_is_not_judged():
 
 
 def test_all_five_bounds_hold_on_a_small_grid(monkeypatch):
-    monkeypatch.setattr(bounds, "NOISES", (0.0, 10.0))
-    monkeypatch.setattr(bounds, "HETEROGENEITIES", (0.0, 5.0))
-    monkeypatch.setattr(bounds, "BATCHES", (1,))
+    monkeypatch.setattr(theorem_bounds, "NOISES", (0.0, 10.0))
+    monkeypatch.setattr(theorem_bounds, "HETEROGENEITIES", (0.0, 5.0))
+    monkeypatch.setattr(theorem_bounds, "BATCHES", (1,))
     cells = [*quadratics(200, range(2)), *bounded(200, range(2))]
     assert len({cell.theorem for cell in cells}) == 5
     assert all(0 < cell.measured <= cell.bound for cell in cells)

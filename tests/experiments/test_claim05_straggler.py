@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim05_straggler import EXPECTED, RULES, check, judge, measure
+from asyncsgd.experiments.common import Verdict
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncsgd.experiments import claim06_minibatch as claim06
-from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.common import Verdict
 
 CELL = claim06.Cell("half slower", "no noise", 3.0, 2.5, 3.5, 2.9, 2.5, 2.5, 1.2, (300.0, 100.0))
 
@@ -56,7 +56,7 @@ def test_the_table_does_not_contradict_itself():
 
 def test_the_figure_shows_every_pattern():
     pytest.importorskip("matplotlib")
-    from asyncsgd.report import figures
+    from asyncsgd.pages import figures
 
     # The ratio of means may lie outside the ratios of single seeds.
     cells = [CELL, replace(CELL, noise="strong noise", speedup=4.0)]

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from asyncsgd.experiments import claim07_adaptive as claim07
-from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.common import Verdict
 
 
 def row(rule, **changes):
@@ -52,7 +52,7 @@ def test_the_verdict_follows_the_numbers():
 
 def test_the_figure_names_every_rule():
     pytest.importorskip("matplotlib")
-    from asyncsgd.report import figures
+    from asyncsgd.pages import figures
 
     rows = [row(rule) for rule in claim07.RULES]
     with figures.figure(columns=2) as (fig, axes):

@@ -6,8 +6,8 @@ import pytest
 
 from asyncsgd.experiments import bias, late_workers
 from asyncsgd.experiments.bias import ADAPTIVE, BUSY, FAIR, OVER, SAME, Bias
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim08_heterogeneity import judge
+from asyncsgd.experiments.common import Verdict
 from asyncsgd.experiments.late_workers import Placement
 
 LATE = Placement("slow", True, 59.0, 300, 1.0, 0.40, 0.01, 0.1, 0.5)
@@ -111,7 +111,7 @@ def test_it_fails_where_a_number_says_so(placements, biases, says):
 
 def test_the_figures_can_be_drawn():
     pytest.importorskip("matplotlib")
-    from asyncsgd.report import figures
+    from asyncsgd.pages import figures
 
     with figures.figure(columns=2) as (fig, axes):
         rows = [Bias(SPREAD, method, (1e-2, 1e-4), (0.06, 0.02), 0.005, 0.02, 0.2) for method in bias.METHODS]

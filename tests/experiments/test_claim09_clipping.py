@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from asyncsgd.experiments import claim09_clipping as claim09
-from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.common import Verdict
 
 PLAIN = claim09.Row(0.01, None, (13.0, 150.0, 860.0, 860.0), 2e7)
 CLIPPED = claim09.Row(0.01, 1.0, (60.0, 130.0, 135.0, 135.0), 2e5)
@@ -44,7 +44,7 @@ def test_the_verdict_follows_the_numbers():
 
 def test_the_figure_can_be_drawn():
     pytest.importorskip("matplotlib")
-    from asyncsgd.report import figures
+    from asyncsgd.pages import figures
 
     times = tuple(float(t) for t in range(10, 10 + len(claim09.DELAYS)))
     rows = [claim09.Row(target, level, times, 1e5) for target in claim09.TARGETS for level in (None, 1.0)]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from asyncsgd.experiments import claim10_extensions as claim10
-from asyncsgd.experiments.claim import Verdict
 from asyncsgd.experiments.claim10_extensions import EARLY, PLAIN, SETTINGS, VARIANTS, Row
+from asyncsgd.experiments.common import Verdict
 
 ONE, TWO = (setting.name for setting in SETTINGS[1:])
 DELAYS = (4, 16, 64)
@@ -121,7 +121,7 @@ def test_a_ratio_that_is_not_sure_enough_is_a_failure():
 
 def test_the_figure_has_one_panel_per_setting():
     pytest.importorskip("matplotlib")
-    from asyncsgd.report import figures
+    from asyncsgd.pages import figures
 
     with figures.figure(columns=2) as (fig, axes):
         claim10.draw(fig, axes, [row(PLAIN, 0.6), row(PLAIN, 0.7, TWO)])

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from asyncsgd import methods
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Uniform
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Custom
 from asyncsgd.experiments import (
     bias,
-    bounds,
     claim01_figures,
     claim02_average_delay,
     claim03_speed_up,
@@ -23,10 +22,10 @@ from asyncsgd.experiments import (
     claim08_heterogeneity,
     claim09_clipping,
     claim10_extensions,
-    scaling,
+    theorem_bounds,
 )
 from asyncsgd.experiments.bias import ADAPTIVE, FAIR, OVER, SAME
-from asyncsgd.experiments.claim import Verdict
+from asyncsgd.experiments.common import Verdict
 from asyncsgd.experiments.late_workers import Placement
 from asyncsgd.simulation import durations
 from asyncsgd.tasks import paper_quadratic
@@ -53,7 +52,7 @@ def refuted(verdict):
     return verdict == Verdict.FAILS
 
 
-ASYNC, THEOREM2 = methods.async_sgd, bounds.theorem2
+ASYNC, THEOREM2 = methods.async_sgd, theorem_bounds.theorem2
 
 
 def heavier(stepsize):
@@ -117,10 +116,10 @@ def test_claim_4_the_concurrency_is_counted_as_one(planted, monkeypatch):
     def blind(concurrency, weights, **known):
         return THEOREM2(1, weights=weights, delays=[0] * len(weights), **known)
 
-    bug = planted(bounds, "theorem2", blind)
-    monkeypatch.setattr(bounds, "NOISES", (0.0,))
-    monkeypatch.setattr(bounds, "HETEROGENEITIES", (0.0,))
-    cells = list(bounds.quadratics(300, [0]))
+    bug = planted(theorem_bounds, "theorem2", blind)
+    monkeypatch.setattr(theorem_bounds, "NOISES", (0.0,))
+    monkeypatch.setattr(theorem_bounds, "HETEROGENEITIES", (0.0,))
+    cells = list(theorem_bounds.quadratics(300, [0]))
     verdict, why = claim04_theorems.judge(cells, PROMISED, 0.5)
     assert refuted(verdict) == bug
     assert ("means exceed their bound" in why) == bug
@@ -128,12 +127,12 @@ def test_claim_4_the_concurrency_is_counted_as_one(planted, monkeypatch):
 
 def test_claim_4_the_server_holds_back_more_gradients_than_it_counts(planted, monkeypatch):
     """With n workers it waits for n² gradients, so even the best step needs n² iterations and not n."""
-    monkeypatch.setattr(scaling, "EPSILON", 0.05)
+    monkeypatch.setattr(theorem_bounds, "EPSILON", 0.05)
     needs = []
     for n in (2, 4, 8):
-        bug = planted(scaling.RULES, "constant", lambda step, n=n: ASYNC(step).using(aggregation=Buffer(n * n)))
-        needs.append(scaling.need("constant", durations.fixed(1.0, workers=n), "τ_C", 4000, 1000, points=25))
-    slopes = PROMISED | {("τ_C", "constant"): scaling.exponents(needs)["constant"]}
+        bug = planted(theorem_bounds.RULES, "constant", lambda step, n=n: ASYNC(step).using(aggregation=Buffer(n * n)))
+        needs.append(theorem_bounds.need("constant", durations.fixed(1.0, workers=n), "τ_C", 4000, 1000, points=25))
+    slopes = PROMISED | {("τ_C", "constant"): theorem_bounds.exponents(needs)["constant"]}
     verdict, why = claim04_theorems.judge([], slopes, 0.5)
     assert refuted(verdict) == bug
     assert ("constant in τ_C" in why) == bug

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from asyncsgd import cli
+from asyncsgd.cli import paper
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.experiments import folder, runner, terminal
+from asyncsgd.experiments import paper_page, runner
 from asyncsgd.experiments.runner import UNJUDGED, Experiment
 
 GOOD = """
 import numpy as np
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 
 def check(progress):
     progress(0.5)
@@ -102,7 +103,7 @@ class Reader(HTMLParser):
 
 def test_the_folder_holds_everything(fakes, tmp_path):
     found = runner.run([fakes["good"], fakes["bad"]], tmp_path, processes=1)
-    page = folder.write(found, tmp_path)
+    page = paper_page.write(found, tmp_path)
     html = page.read_text()
     reader = Reader(html)
     assert reader.open == []  # well-formed, and
@@ -189,7 +190,7 @@ def test_bad_input_is_named(command, tmp_path):
     code, _, err = command("--output", "file")
     assert code == 2
     assert "'file' can't be a folder" in err
-    assert terminal.numbers("5,3,5") == [3, 5]
+    assert paper.numbers("5,3,5") == [3, 5]
 
 
 def test_without_matplotlib_it_says_so_before_it_measures(monkeypatch, tmp_path, fakes):

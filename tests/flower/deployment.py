@@ -139,7 +139,7 @@ class Deployment(Programs):
 
     def heard(self, worker: int) -> int:
         """Updates that have arrived from a worker."""
-        from asyncsgd.run.directory import read_trace
+        from asyncsgd.run.read import read_trace
 
         return int((read_trace(self.directory).worker == worker).sum())
 

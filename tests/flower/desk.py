@@ -14,8 +14,8 @@ from flower.fake import Client, FakeGrid, record
 from asyncsgd.core.events import Assign, Cancel, Job, Joined
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines.base import Report
-from asyncsgd.engines.flower import Clients, Flower
-from asyncsgd.engines.flower.layout import Layout
+from asyncsgd.flower.arrays import Layout
+from asyncsgd.flower.engine import Clients, Flower
 
 MODEL = record(w=np.zeros((2, 2), np.float32), n=np.array(0))
 FOREVER = 3600.0

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from asyncsgd.core.errors import BadParameter, BadReply
-from asyncsgd.engines.flower.arrays import view
-from asyncsgd.engines.flower.layout import Layout, Part
-from asyncsgd.engines.flower.memory import middle
+from asyncsgd.flower.arrays import Layout, Part, view
+from asyncsgd.flower.task import middle
 
 DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
 

@@ -13,11 +13,11 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.fake import FakeGrid, record, reply
 from flwr.app import Error, Message
 
-from asyncsgd.core.events import Vector
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool
-from asyncsgd.engines.flower import Clients, Flower
-from asyncsgd.engines.flower.layout import Layout
+from asyncsgd.flower.arrays import Layout
+from asyncsgd.flower.engine import Clients, Flower
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 from asyncsgd.testing.faults import job_seed
 

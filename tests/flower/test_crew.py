@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines.base import Rejected
-from asyncsgd.engines.flower import Clients
+from asyncsgd.flower.engine import Clients
 
 
 def test_the_update_is_what_training_moved() -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.deployment import DIGITS, Deployment
 from safetensors.numpy import load_file
 
-from asyncsgd.run.directory import read_trace
+from asyncsgd.run.read import read_trace
 
 pytestmark = [
     pytest.mark.flower,

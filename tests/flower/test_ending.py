@@ -23,11 +23,11 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import EngineError
 from asyncsgd.flower import serve
 from asyncsgd.flower.privacy import gaussian_epsilon
-from asyncsgd.report.sources import gather
+from asyncsgd.pages.sources import gather
 from asyncsgd.run import BadRunDirectory
 from asyncsgd.run.configuration import journal
+from asyncsgd.run.live import Watcher
 from asyncsgd.run.view import RunView
-from asyncsgd.watch import Watcher
 
 PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 GUARD = 60.0
@@ -129,16 +129,16 @@ def test_ctrl_c_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from asyncsgd.engines.flower import memory
+    from asyncsgd.flower import task
 
-    real = memory.write_vector
+    real = task.write_vector
 
     def full(path: Path, vector: Any) -> None:
         if path.name[0].isdigit():
             raise OSError(28, "No space left on device")
         real(path, vector)
 
-    monkeypatch.setattr(memory, "write_vector", full)
+    monkeypatch.setattr(task, "write_vector", full)
     with pytest.raises(EngineError, match=r"could not be kept on disk \(.*No space left on device\); make room"):
         serve(
             clients(1.0, 2.0),

@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from asyncsgd.core.events import Arrived, Left
 from asyncsgd.engines.base import Note
-from asyncsgd.engines.flower import Clients
+from asyncsgd.flower.engine import Clients
 
 
 def metrics(here: Desk, kind: str) -> list[Any]:

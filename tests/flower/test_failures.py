@@ -13,7 +13,7 @@ from flwr.app import Error
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Joined, Left, Lost
 from asyncsgd.engines.base import Died, Failed, Note, Rejected
-from asyncsgd.engines.flower import Clients
+from asyncsgd.flower.engine import Clients
 
 
 def joined(here: Desk, worker: int) -> int:

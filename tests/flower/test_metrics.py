@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsgd.engines.flower.metrics import MOST, Means, Told, read
+from asyncsgd.flower.client_metrics import MOST, Means, Told, read
 
 VALUES = st.one_of(
     st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.lists(st.floats(), max_size=3), st.text(max_size=3)

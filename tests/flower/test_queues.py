@@ -13,7 +13,7 @@ import asyncsgd as asgd
 from asyncsgd.core.dispatch import Dispatch, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.snapshot import pack, unpack
-from asyncsgd.flower.queues import BoundedShuffled, BoundedUniform, bounded
+from asyncsgd.flower.bounded_dispatch import BoundedShuffled, BoundedUniform, bounded
 
 
 @pytest.mark.parametrize("kind", [BoundedUniform, BoundedShuffled])

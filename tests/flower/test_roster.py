@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from asyncsgd.engines.flower.roster import Roster
+from asyncsgd.flower.presence import Roster
 
 
 def node(number: int, registered: int, key: bytes = b"") -> SimpleNamespace:

@@ -20,7 +20,8 @@ from flower.programs import Programs, free_port
 from safetensors.numpy import load_file
 
 import asyncsgd as asgd
-from asyncsgd.run.directory import in_use, read_lines, read_trace
+from asyncsgd.run.directory import in_use
+from asyncsgd.run.read import read_lines, read_trace
 
 pytestmark = [
     pytest.mark.flower,

@@ -18,10 +18,11 @@ from flower.desk import MODEL, Desk
 from flower.fake import Client, FakeGrid
 
 from asyncsgd.core.work import Gradient
-from asyncsgd.engines.flower import Clients, Flower, crew, member, rollcall
-from asyncsgd.engines.flower.layout import Layout
-from asyncsgd.engines.flower.post import Good, Letter, Post, Trouble
-from asyncsgd.engines.flower.rollcall import Roll
+from asyncsgd.flower import client_handle, pool, presence
+from asyncsgd.flower.arrays import Layout
+from asyncsgd.flower.engine import Clients, Flower
+from asyncsgd.flower.presence import Roll
+from asyncsgd.flower.sender import Good, Letter, Post, Trouble
 
 Pace = Callable[[Letter], float]
 """Seconds until a client answers this letter; infinity: never."""
@@ -42,11 +43,11 @@ class World:
         self._coming: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (crew, member, rollcall):
+        for module in (pool, client_handle, presence):
             monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(crew, "SimpleQueue", lambda: self)
-        monkeypatch.setattr(crew, "Post", lambda grid, inbox: VirtualPost(grid, self))
-        monkeypatch.setattr(crew, "RollCall", lambda grid, inbox: VirtualRollCall(grid, self))
+        monkeypatch.setattr(pool, "SimpleQueue", lambda: self)
+        monkeypatch.setattr(pool, "Post", lambda grid, inbox: VirtualPost(grid, self))
+        monkeypatch.setattr(pool, "RollCall", lambda grid, inbox: VirtualRollCall(grid, self))
 
     # ------------------------------------------------------------------------------------------ the crew's inbox
 

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import asyncsgd as asgd
-from asyncsgd.planning import tables
+from asyncsgd.planning import terminal
 from asyncsgd.planning.advice import WORTH, advise
-from asyncsgd.planning.fleet import fleet
+from asyncsgd.planning.workers import fleet
 from asyncsgd.theory import async_delays, limits, over_selection_time
 
 PAPER = [10.0] * 900 + [60.0] * 100
@@ -103,7 +103,7 @@ def test_the_figures_of_the_table_do_not_contradict_the_sentence_beside_them():
     """0.1875 and 0.1737 were shown as 0.19 and 0.17, beside "no other method would be more than 10% faster"."""
     plan = asgd.plan([1.2, 1.5, 1.4, 1.5, 9.0], noise=5.0, concurrency=5)
     assert "no other method would save more than 10% of the time" in plan.reason
-    figures = [float(row[-1].removesuffix(" ×")) for row in tables.best(plan)]
+    figures = [float(row[-1].removesuffix(" ×")) for row in terminal.best(plan)]
     assert figures[plan.best().index(plan.recommended)] * (1 - WORTH) <= min(figures)
     shown = Console(width=90, file=io.StringIO())
     shown.print(plan)
@@ -130,8 +130,8 @@ def test_a_method_that_no_theorem_covers_gets_no_step():
 
 
 def test_what_a_plan_takes_for_granted_about_the_data_is_said():
-    assert "data that are alike on all workers" in tables.assumptions(asgd.plan([1.0, 2.0], concurrency=2))
-    assert "alike" not in tables.assumptions(asgd.plan([1.0, 2.0], concurrency=2, heterogeneous=True))
+    assert "data that are alike on all workers" in terminal.assumptions(asgd.plan([1.0, 2.0], concurrency=2))
+    assert "alike" not in terminal.assumptions(asgd.plan([1.0, 2.0], concurrency=2, heterogeneous=True))
 
 
 def test_random_durations_of_like_workers_make_asynchrony_pay():

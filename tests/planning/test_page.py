@@ -8,9 +8,9 @@ import pytest
 
 import asyncsgd as asgd
 from asyncsgd.format import number, relative, span
-from asyncsgd.planning import tables
-from asyncsgd.planning.chart import Line, chart
+from asyncsgd.planning import terminal
 from asyncsgd.planning.page import compose
+from asyncsgd.planning.terminal import Line, chart
 
 pytest.importorskip("matplotlib")
 
@@ -34,7 +34,7 @@ def test_it_has_the_numbers_of_the_dictionary(plan, text):
     plain = html.unescape(text)
     assert found["reason"] in plain
     assert found["recommended"]["recipe"] in plain
-    assert tables.limit(plan) in plain
+    assert terminal.limit(plan) in plain
     for row in found["rows"]:
         assert span(row["seconds_per_gradient"]) in shown
         assert number(row["average_delay"], 3) in shown

@@ -11,8 +11,8 @@ from markers import examples
 import asyncsgd as asgd
 from asyncsgd.planning.advice import WORTH
 from asyncsgd.planning.candidates import SIMPLEST_FIRST, concurrencies, on_everybody
-from asyncsgd.planning.fleet import GROUPS, fleet
-from asyncsgd.planning.tables import cells
+from asyncsgd.planning.terminal import cells
+from asyncsgd.planning.workers import GROUPS, fleet
 
 few = examples(8)
 seconds = st.integers(1, 64).map(lambda k: k / 8)

@@ -19,7 +19,7 @@ import asyncsgd as asgd
 from asyncsgd import cli
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace import Trace
-from asyncsgd.trace.spans import spans
+from asyncsgd.trace.timeline import spans
 
 KEYS = {
     "X": {"pid", "tid", "ts", "dur", "name", "cat", "args"},

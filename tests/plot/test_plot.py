@@ -13,7 +13,7 @@ import pytest
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.trace import Trace
-from asyncsgd.trace.spans import spans
+from asyncsgd.trace.timeline import spans
 
 matplotlib = pytest.importorskip("matplotlib", reason="pip install 'asyncsgd[report]'")
 

@@ -11,7 +11,7 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace import Jobs, Trace
 from asyncsgd.trace.columns import DTYPES, IN_FLIGHT
-from asyncsgd.trace.spans import spans
+from asyncsgd.trace.timeline import spans
 
 
 def naive(trace: Trace, horizon: float) -> tuple[list[float], list[float]]:

@@ -7,8 +7,8 @@ from report.material import stormy
 from report.test_page import EVIL
 
 import asyncsgd as asgd
-from asyncsgd.report.compose import compose
-from asyncsgd.report.sources import gather
+from asyncsgd.pages.run_page import compose
+from asyncsgd.pages.sources import gather
 from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 

@@ -5,8 +5,8 @@ import pytest
 
 import asyncsgd as asgd
 from asyncsgd import theory
-from asyncsgd.report import against, measures
-from asyncsgd.report.sources import gather
+from asyncsgd.pages import page_data, theory_comparison
+from asyncsgd.pages.sources import gather
 
 SPEEDS = np.array([1.0, 1.0, 2.0, 9.0])
 
@@ -15,9 +15,9 @@ def look(method, task=None, durations=None, iterations=2000, given=True):
     task = task or asgd.tasks.quadratic(workers=4, noise=0.1)
     run = asgd.simulate(task, method, durations or asgd.durations.fixed(SPEEDS), iterations=iterations)
     (subject,) = gather(run, task if given else None)
-    roster = measures.workers(subject, measures.spans(subject))
-    found = against.expected(subject, roster)
-    return run, found, {line.quantity: line for line in against.lines(subject, roster, found)}
+    roster = page_data.workers(subject, page_data.spans(subject))
+    found = theory_comparison.expected(subject, roster)
+    return run, found, {line.quantity: line for line in theory_comparison.lines(subject, roster, found)}
 
 
 def test_always_busy():
@@ -81,7 +81,7 @@ def test_the_mean_is_over_all_iterates_and_in_theorem_2_weighted_by_the_steps(me
     whole = asgd.simulate(task, method, speeds, iterations=1000, every=1)
     run = asgd.simulate(task, method, speeds, iterations=1000, every=every)
     (subject,) = gather(run, task)
-    (line,) = [line for line in against.lines(subject, [], None) if line.quantity == mean]
+    (line,) = [line for line in theory_comparison.lines(subject, [], None) if line.quantity == mean]
     squares = whole.metrics["gradient_norm"][:1000] ** 2
     weights = run.trace.step if mean == WEIGHTED else np.ones(1000)
     assert line.measured == pytest.approx(np.average(squares, weights=weights), rel=0.03)

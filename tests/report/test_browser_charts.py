@@ -8,7 +8,7 @@ import pytest
 from report.browser import LAPTOP, PHONE, installed
 
 import asyncsgd as asgd
-from asyncsgd.report.compose import compose
+from asyncsgd.pages.run_page import compose
 from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 

@@ -6,8 +6,9 @@ import pytest
 from report.browser import LAPTOP, PHONE, installed
 
 import asyncsgd as asgd
-from asyncsgd import cli, demo
-from asyncsgd.experiments import folder, runner
+from asyncsgd import cli
+from asyncsgd.cli import demo
+from asyncsgd.experiments import paper_page, runner
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="needs Chromium; get it with: apt-get install chromium")
 
@@ -44,7 +45,7 @@ def of_paper(trained, home, monkeypatch):
     pytest.importorskip("matplotlib")
     (home / "claim97_ours.py").write_text(CLAIM)
     monkeypatch.syspath_prepend(home)
-    return folder.write(runner.run([runner.Experiment(97, "ours", "claim97_ours")], home), home)
+    return paper_page.write(runner.run([runner.Experiment(97, "ours", "claim97_ours")], home), home)
 
 
 def of_plan(trained, home, monkeypatch):
@@ -54,7 +55,7 @@ def of_plan(trained, home, monkeypatch):
 
 CLAIM = """
 import asyncsgd as asgd
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 
 def check(progress):
     task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 9])

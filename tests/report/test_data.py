@@ -6,16 +6,16 @@ from report.material import begins, columns, data_of, stormy
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
-from asyncsgd.report import embed, measures
-from asyncsgd.report.compose import compose
-from asyncsgd.report.sources import gather
+from asyncsgd.pages import page_data
+from asyncsgd.pages.run_page import compose
+from asyncsgd.pages.sources import gather
 from asyncsgd.run.view import RunView
 from asyncsgd.trace import Trace
 
 
 def packed(trace, **options):
     subject = RunView("a run", trace, {})
-    return embed.jobs(subject, measures.spans(subject), **options)
+    return page_data.jobs(subject, page_data.spans(subject), **options)
 
 
 def check(trace, found):
@@ -114,7 +114,7 @@ def test_lines_and_bars_are_the_trace_s():
     run = data_of(compose([RunView("a run", trace, {})]).html())["runs"][0]
     for name, values in (("delay", trace.delay), ("step", trace.step)):
         line = run[name]
-        width = -(-len(values) // measures.POINTS)
+        width = -(-len(values) // page_data.POINTS)
         parts = [np.asarray(values[k : k + width], float) for k in range(0, len(values), width)]
         np.testing.assert_allclose(line["value"], [part.mean() for part in parts])
         np.testing.assert_allclose(line["low"], [part.min() for part in parts])
@@ -136,17 +136,17 @@ def test_lines_and_bars_are_the_trace_s():
 @pytest.mark.parametrize("typical", [0.01, 0.9])
 def test_every_delay_has_one_bar(largest, typical):
     delays = np.array([int(typical * largest)] * 9 + [0, largest])
-    ranges = measures.bins(delays)
+    ranges = page_data.bins(delays)
     assert [k for first, last in ranges for k in range(first, last + 1)] == list(range(largest + 1))
-    assert len(ranges) <= measures.BARS
-    counts = measures.histogram(delays, ranges)
+    assert len(ranges) <= page_data.BARS
+    counts = page_data.histogram(delays, ranges)
     assert counts.tolist() == [sum(first <= delay <= last for delay in delays) for first, last in ranges]
 
 
 def test_shares_of_workers_are_the_trace_s():
     trace = stormy(500)
     subject = RunView("a run", trace, {})
-    for worker in measures.workers(subject, measures.spans(subject)):
+    for worker in page_data.workers(subject, page_data.spans(subject)):
         mine = trace.jobs.worker == worker.worker
         assert worker.jobs == mine.sum()
         assert worker.mean_delay == trace.delays.per_worker[worker.worker]
@@ -159,7 +159,7 @@ def test_shares_of_workers_are_the_trace_s():
 def test_many_metrics_keep_their_extremes():
     value = np.sin(np.arange(20_000) / 300.0)
     value[12_345] = 9.0
-    found = measures.thinned({"iteration": np.arange(20_000.0), "value": value})
+    found = page_data.thinned({"iteration": np.arange(20_000.0), "value": value})
     assert len(found["value"]) < 2000
     assert found["value"].max() == 9.0
     assert (found["iteration"][0], found["iteration"][-1]) == (0, 19_999)

@@ -11,9 +11,9 @@ from report.material import Outline, data_of, stormy
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.report.compose import SCRIPTS, compose
-from asyncsgd.report.page import Page, asset
-from asyncsgd.report.sources import gather
+from asyncsgd.pages.page import Page, asset
+from asyncsgd.pages.run_page import SCRIPTS, compose
+from asyncsgd.pages.sources import gather
 from asyncsgd.run.view import RunView
 
 EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>&\"'</script>"

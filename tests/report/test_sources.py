@@ -15,10 +15,10 @@ from run.common import reseal, sealed
 import asyncsgd as asgd
 from asyncsgd import cli
 from asyncsgd.core.errors import AsyncSGDError
-from asyncsgd.report.sources import gather
+from asyncsgd.pages.sources import gather
 from asyncsgd.run import view
-from asyncsgd.run.directory import in_use, read_lines
-from asyncsgd.run.reading import config_text, read_config
+from asyncsgd.run.directory import in_use
+from asyncsgd.run.read import config_text, read_config, read_lines
 from asyncsgd.trace import Recorder, TraceLog
 
 ITERATIONS = 60

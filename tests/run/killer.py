@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import asyncsgd as asgd
-from asyncsgd.run import checkpoint
+from asyncsgd.run import checkpoints
 from asyncsgd.testing.bench import WritingBowl
 
 CALLS = Path("calls")
@@ -78,7 +78,7 @@ def length(folder: Path, method: str, iterations: int) -> int:
 
 
 def newest(directory: Path) -> int:
-    return max((int(path.stem) for path in checkpoint.listed(directory / "checkpoints")), default=-1)
+    return max((int(path.stem) for path in checkpoints.listed(directory / "checkpoints")), default=-1)
 
 
 def main(directory: Path, method: str, kills: int, seed: int) -> None:

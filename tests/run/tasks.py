@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
+from asyncsgd.core.vectors import Vector
 from asyncsgd.testing.bench import Bowl
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, NoRun, UsageError
-from asyncsgd.run.named import named_method, named_task
+from asyncsgd.run.lookup import named_method, named_task
 
 MODULE = """
 import time

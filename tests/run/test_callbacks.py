@@ -15,8 +15,8 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.run import Control, LiveView, WorkersFailed
 from asyncsgd.run.callbacks.base import Hooks
+from asyncsgd.run.live import Watcher
 from asyncsgd.run.view import RunView
-from asyncsgd.watch import Watcher
 
 
 class Everything(asgd.Callback):

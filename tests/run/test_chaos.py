@@ -16,12 +16,12 @@ from run.common import sound
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Left, Outcome
+from asyncsgd.engines._processes.pool import ProcessPool
 from asyncsgd.engines.base import Engine, Report
-from asyncsgd.engines.processes.crew import ProcessPool
 from asyncsgd.testing import AtRandom, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
+from asyncsgd.testing.engine_contract import Watched, WatchedPool
 from asyncsgd.testing.faults import job_seed
-from asyncsgd.testing.ledger import Watched, WatchedPool
 
 pytestmark = pytest.mark.processes
 

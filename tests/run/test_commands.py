@@ -14,8 +14,8 @@ import pytest
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.run import checkpoint
-from asyncsgd.run.named import named_engine, named_method, named_task, settings
+from asyncsgd.run import checkpoints
+from asyncsgd.run.lookup import named_engine, named_method, named_task, settings
 
 pytestmark = pytest.mark.processes
 
@@ -86,8 +86,8 @@ def test_train_replay_and_resume(here: Path) -> None:
 def test_resuming_a_finished_run_says_how_to_continue(here: Path) -> None:
     start = ("train", "mine_alone:Mine", "--stepsize", "0.1", "--workers", "2", "--every", "5", "--directory", "run")
     assert call(*start, "--iterations", "400", "--until", "loss <= 1")[0] == 0
-    [newest, *_] = checkpoint.listed(here / "run" / "checkpoints")
-    reached = checkpoint.read(newest).iteration
+    [newest, *_] = checkpoints.listed(here / "run" / "checkpoints")
+    reached = checkpoints.read(newest).iteration
     assert reached < 400
     before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
     for options in ((), ("--iterations", "400")):
@@ -123,9 +123,9 @@ def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals,
     assert "Traceback" not in complaints
     assert any("delays: " in line for line in others)
     assert others[-1] == "  saved in run: resume with resume=True, or --resume on the command line"
-    [newest, *_] = checkpoint.listed(here / "run" / "checkpoints")
-    assert f" {checkpoint.read(newest).iteration} iterations in " in first
-    end = str(checkpoint.read(newest).iteration + 20)
+    [newest, *_] = checkpoints.listed(here / "run" / "checkpoints")
+    assert f" {checkpoints.read(newest).iteration} iterations in " in first
+    end = str(checkpoints.read(newest).iteration + 20)
     assert call("train", "--resume", "--directory", "run", "--iterations", end)[0] == 0
     assert asgd.replay("run", task=named_task("mine_alone:made"), method=asgd.delay_adaptive(0.01)).model_compared
 

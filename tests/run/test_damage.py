@@ -20,9 +20,9 @@ from run.common import METHOD, Notes, reseal, sound, train
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, CannotWrite
 from asyncsgd.engines import EngineError
-from asyncsgd.run import BadRunDirectory, checkpoint
+from asyncsgd.run import BadRunDirectory, checkpoints
 from asyncsgd.run.directory import RunDirectory
-from asyncsgd.run.reading import config_text, read_blocks
+from asyncsgd.run.read import config_text, read_blocks
 from asyncsgd.run.stored import CHECKED, unpackage
 from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl
@@ -136,12 +136,12 @@ def miscount(path: Path) -> None:
     concurrency[5] = 7
     columns = {name: getattr(trace.jobs, name) for name in DTYPES} | {"concurrency": concurrency}
     TraceLog.reopen(path, Trace(Jobs(**columns), trace.metadata)).close()
-    newest, *others = checkpoint.listed(path.parent / "checkpoints")
+    newest, *others = checkpoints.listed(path.parent / "checkpoints")
     for other in others:
         other.unlink()
-    known = checkpoint.read(newest)
+    known = checkpoints.read(newest)
     marks = known.marks | {"trace.log": logs.read(path)[1]}
-    checkpoint.write(newest.parent, replace(known, marks=marks))
+    checkpoints.write(newest.parent, replace(known, marks=marks))
     reseal(path.parent)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.core.gather import Buffer
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.steps import Constant
 from asyncsgd.core.transforms import Clip
 from asyncsgd.run.diagnosis import diagnose

@@ -15,10 +15,10 @@ from run.test_nothing_is_deleted import contents
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.steps import Custom
-from asyncsgd.run import BadCheckpoint, BadRunDirectory, checkpoint
+from asyncsgd.run import BadCheckpoint, BadRunDirectory, checkpoints
 from asyncsgd.run.configuration import describe
-from asyncsgd.run.directory import RunDirectory, read_lines
-from asyncsgd.run.reading import read_blocks
+from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.read import read_blocks, read_lines
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
 
@@ -37,7 +37,7 @@ FILES = {
 
 
 def saved(directory: Path) -> list[int]:
-    return [int(path.stem) for path in checkpoint.listed(directory / "checkpoints")]
+    return [int(path.stem) for path in checkpoints.listed(directory / "checkpoints")]
 
 
 @pytest.mark.processes
@@ -149,7 +149,7 @@ def test_a_checkpoint_holds_the_model_once(tmp_path: Path) -> None:
     """Points of jobs in flight would make it as many times larger, and nobody reads them after a resume."""
     method = asgd.federated_async_sgd(0.05, concurrency=9)
     train(tmp_path, iterations=50, method=method)
-    state = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).state
+    state = checkpoints.read(checkpoints.listed(tmp_path / "checkpoints")[0]).state
     assert len(state["active"]) == 9
     assert len(state["update"]["points"]["live"]) == 1
     sound(train(tmp_path, iterations=90, method=method, resume=True), 90)
@@ -190,7 +190,7 @@ def lie(path: Path) -> None:
 @pytest.mark.parametrize("damage", [flip, halve, empty, lie])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: object) -> None:
     train(tmp_path, iterations=70)
-    newest, *_ = checkpoint.listed(tmp_path / "checkpoints")
+    newest, *_ = checkpoints.listed(tmp_path / "checkpoints")
     damage(newest)  # type: ignore[operator]
     notes = Notes()
     run = train(tmp_path, iterations=90, resume=True, callbacks=[notes])
@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
 
 def test_every_checkpoint_damaged(tmp_path: Path) -> None:
     train(tmp_path, iterations=70)
-    for path in checkpoint.listed(tmp_path / "checkpoints"):
+    for path in checkpoints.listed(tmp_path / "checkpoints"):
         halve(path)
     with pytest.raises(BadCheckpoint, match=r"has no checkpoint that can be read.*begin a run in another directory"):
         train(tmp_path, iterations=90, resume=True)
@@ -216,7 +216,7 @@ def test_every_checkpoint_damaged(tmp_path: Path) -> None:
 def test_a_file_that_lost_its_end(tmp_path: Path, name: str, damage: str) -> None:
     train(tmp_path, iterations=70)
     path = tmp_path / name
-    flip(checkpoint.listed(tmp_path / "checkpoints")[0])
+    flip(checkpoints.listed(tmp_path / "checkpoints")[0])
     if damage == "gone":
         path.unlink()
     else:

@@ -14,8 +14,8 @@ from safetensors import safe_open
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Vector
-from asyncsgd.run import checkpoint
+from asyncsgd.core.vectors import Vector
+from asyncsgd.run import checkpoints
 from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.theory.safe_step import estimate_smoothness
@@ -50,7 +50,7 @@ def test_a_run_that_is_fine_answers_with_its_last_model(tmp_path: Path) -> None:
 
 def test_after_a_resume_the_model_of_the_checkpoint_is_known_to_be_good(tmp_path: Path) -> None:
     train(tmp_path, iterations=20, task=FarOff(), method=asgd.async_sgd(0.05))
-    before = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0])
+    before = checkpoints.read(checkpoints.listed(tmp_path / "checkpoints")[0])
     points = before.state["update"]["points"]
     run = train(tmp_path, 1000, task=Exploding(at=1e9), method=asgd.async_sgd(0.05), resume=True)
     assert run.x_iteration == 20
@@ -63,7 +63,7 @@ def test_a_diverged_run_leaves_something_to_save(tmp_path: Path) -> None:
     assert run.diverged is not None
     assert run.x_iteration == 0
     assert run.x.tobytes() == Bowl().initial().tobytes()
-    assert checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).iteration == 0
+    assert checkpoints.read(checkpoints.listed(tmp_path / "checkpoints")[0]).iteration == 0
 
 
 # ---------------------------------------------------------------------------------------------- simulations

@@ -12,11 +12,11 @@ from run.common import train
 from run.tasks import Exploding
 
 import asyncsgd as asgd
-from asyncsgd.report.sources import gather
+from asyncsgd.pages.sources import gather
 from asyncsgd.run import Callback, TrainingRun
 from asyncsgd.run.ending import End, Ending, decide, ending_of_files
+from asyncsgd.run.live import Frame, Watcher
 from asyncsgd.run.view import RunView
-from asyncsgd.watch import Frame, Watcher
 
 
 class Kept(Callback):

@@ -15,7 +15,7 @@ from run.test_nothing_is_deleted import contents
 import asyncsgd as asgd
 from asyncsgd.core.method import Method
 from asyncsgd.run import BadRunDirectory
-from asyncsgd.run.directory import read_lines
+from asyncsgd.run.read import read_lines
 
 
 class NoEngine(Inline):

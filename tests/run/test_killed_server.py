@@ -12,7 +12,7 @@ from run.common import events
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
-from asyncsgd.run.directory import read_lines, read_trace
+from asyncsgd.run.read import read_lines, read_trace
 
 pytestmark = pytest.mark.processes
 

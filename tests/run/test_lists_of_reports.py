@@ -16,7 +16,7 @@ from asyncsgd.engines import Died, Failed, Rejected
 from asyncsgd.engines.base import Report
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl
-from asyncsgd.testing.ledger import Watched
+from asyncsgd.testing.engine_contract import Watched
 
 
 def faulty(folder: Path, faults: dict[int, Fault]) -> FaultyTask:

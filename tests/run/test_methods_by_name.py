@@ -12,14 +12,12 @@ from typer.testing import CliRunner
 
 import asyncsgd as asgd
 from asyncsgd import methods, recipes
-from asyncsgd.cli import app
+from asyncsgd.cli import app, run_commands, simulation_file
 from asyncsgd.core.errors import AsyncSGDError, BadParameter
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.work import LocalSteps
-from asyncsgd.run import cli
-from asyncsgd.run.named import method_options, named_method
+from asyncsgd.run.lookup import method_options, named_method
 from asyncsgd.run.stored import unpackage
-from asyncsgd.simulation import config
 
 NEEDED: dict[str, dict[str, Any]] = {
     "adadelay": {"smoothness": 2.0},
@@ -88,7 +86,7 @@ def test_these_are_all() -> None:
 @pytest.mark.parametrize("name", NEEDED)
 def test_every_recipe_trains(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without processes, which are the same for all of them."""
-    monkeypatch.setattr(cli, "named_engine", lambda described, changes: Inline(changes["workers"]))
+    monkeypatch.setattr(run_commands, "named_engine", lambda described, changes: Inline(changes["workers"]))
     row = train(tmp_path / "run", "--method", name, *words(NEEDED[name]))
     assert (row["method"], row["iterations"], row["diverged"]) == (name, 20, None)
     assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["method_name"] == name
@@ -110,7 +108,7 @@ def test_every_recipe_simulates_from_a_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["simulate", str(file), "--json"], catch_exceptions=False)
     assert [row["method"] for row in json.loads(done.stdout)] == list(NEEDED)
     assert all(row["iterations"] == 30 for row in json.loads(done.stdout))
-    for name, recipe in config.load(file).methods.items():
+    for name, recipe in simulation_file.load(file).methods.items():
         assert recipe(0.125).step.stepsize == 0.125, name
 
 
@@ -135,7 +133,7 @@ def test_every_part_has_its_option(tmp_path: Path) -> None:
         optimizer=asgd.optimizers.momentum(0.5), work=LocalSteps(2, 0.1, scaled=True)
     )
     assert method == local.clipped(1.0, noise=0.1)
-    described = config.parse(
+    described = simulation_file.parse(
         {
             "task": {"kind": "quadratic", "workers": 2},
             "durations": {"kind": "fixed", "seconds": [1.0, 2.0]},
@@ -270,7 +268,7 @@ def test_an_option_cannot_be_given_twice() -> None:
 def test_other_mistyped_names(
     arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "named_engine", lambda described, changes: Inline(2))
+    monkeypatch.setattr(run_commands, "named_engine", lambda described, changes: Inline(2))
     options = ["--stepsize", "0.1", "--iterations", "5", "--directory", str(tmp_path / "run"), *arguments]
     with pytest.raises(AsyncSGDError) as caught:
         CliRunner().invoke(app, ["train", f"{__name__}:quadratic", *options], catch_exceptions=False)

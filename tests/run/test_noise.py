@@ -12,8 +12,8 @@ import pytest
 from run.common import sound, train
 
 import asyncsgd as asgd
-from asyncsgd.core.events import Vector
-from asyncsgd.run import checkpoint
+from asyncsgd.core.vectors import Vector
+from asyncsgd.run import checkpoints
 from asyncsgd.testing.bench import Bowl
 
 NOISY = asgd.fedbuff(1.0, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
@@ -33,7 +33,7 @@ def seeds(directory: Path) -> list[dict[str, Any]]:
 
 
 def model(directory: Path, iteration: int) -> Vector:
-    points = checkpoint.read(directory / "checkpoints" / f"{iteration:012d}.safetensors").state["update"]["points"]
+    points = checkpoints.read(directory / "checkpoints" / f"{iteration:012d}.safetensors").state["update"]["points"]
     return points["live"][points["current"]]
 
 

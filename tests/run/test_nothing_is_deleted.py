@@ -13,11 +13,11 @@ from run.common import events, sound, train
 from run.test_commands import call
 
 import asyncsgd as asgd
+from asyncsgd.cli.showing import watch
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.report.sources import of_path
-from asyncsgd.run import BadRunDirectory, checkpoint
+from asyncsgd.pages.sources import of_path
+from asyncsgd.run import BadRunDirectory, checkpoints
 from asyncsgd.run.directory import RunDirectory
-from asyncsgd.watch.show import watch
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -88,7 +88,7 @@ def test_without_checkpoints(tmp_path: Path, lost: tuple[str, ...], held: str) -
 def test_without_checkpoints_that_could_be_read(tmp_path: Path) -> None:
     """One that was set aside as damaged is something of a run too."""
     train(tmp_path, iterations=40)
-    for path in checkpoint.listed(tmp_path / "checkpoints"):
+    for path in checkpoints.listed(tmp_path / "checkpoints"):
         path.rename(path.with_name(f"{path.name}.damaged"))
     before = contents(tmp_path)
     with pytest.raises(BadRunDirectory, match="no checkpoint to resume it from"):
@@ -152,7 +152,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_by_the_clock_resumes(
 
     with pytest.raises(Killed):
         train(tmp_path, checkpoints=asgd.Checkpoints(every=10**6), callbacks=[Dies()])
-    assert [int(path.stem) for path in checkpoint.listed(tmp_path / "checkpoints")] == [0]
+    assert [int(path.stem) for path in checkpoints.listed(tmp_path / "checkpoints")] == [0]
     sound(train(tmp_path, resume=True), 60)
     assert [row["iteration"] for row in events(tmp_path, "resumed")] == [0]
 

@@ -12,18 +12,18 @@ import pytest
 from run.common import events, sound, train
 
 import asyncsgd as asgd
-from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadStep, CancelledJob, EndedJob, NotFinite, RepeatedJob, TornServer, UnknownJob
-from asyncsgd.core.events import Arrived, Joined, Left, Lost, Vector
-from asyncsgd.core.gather import Buffer
+from asyncsgd.core.events import Arrival, Arrived, Joined, Left, Lost
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Momentum
 from asyncsgd.core.server import Server
 from asyncsgd.core.steps import Custom
 from asyncsgd.core.transforms import Transform
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient
-from asyncsgd.run import WorkersFailed, checkpoint
+from asyncsgd.run import WorkersFailed, checkpoints
 
 LEFT: dict[str, int] = {}
 """How many calls of a kind of part are left until it raises."""
@@ -151,7 +151,7 @@ def made(kind: str) -> Method:
 
 
 def saved(directory: Path) -> int:
-    return checkpoint.read(checkpoint.listed(directory / "checkpoints")[0]).iteration
+    return checkpoints.read(checkpoints.listed(directory / "checkpoints")[0]).iteration
 
 
 @pytest.mark.parametrize("kind", [*UPDATING, *DISPATCHING])

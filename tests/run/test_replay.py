@@ -15,8 +15,8 @@ from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.engines import processes
-from asyncsgd.run import BadRunDirectory, ReplayDiffers, checkpoint
-from asyncsgd.run.reading import read_blocks
+from asyncsgd.run import BadRunDirectory, ReplayDiffers, checkpoints
+from asyncsgd.run.read import read_blocks
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl, WritingBowl
 from asyncsgd.trace.sealed import block
@@ -169,12 +169,12 @@ def test_membership_is_replayed(tmp_path: Path) -> None:
 def test_the_saved_model_is_compared_with_all_its_bits(tmp_path: Path) -> None:
     """A coordinate that no fingerprint samples differs in the checkpoint of the end."""
     run = train(tmp_path, task=Bowl(1000))
-    newest, *_ = checkpoint.listed(tmp_path / "checkpoints")
-    kept = checkpoint.read(newest)
+    newest, *_ = checkpoints.listed(tmp_path / "checkpoints")
+    kept = checkpoints.read(newest)
     points = kept.state["update"]["points"]
     model = points["live"][points["current"]] = points["live"][points["current"]].copy()
     model[777] = np.nextafter(model[777], 2.0)
-    checkpoint.write(tmp_path / "checkpoints", kept)
+    checkpoints.write(tmp_path / "checkpoints", kept)
     reseal(tmp_path)
     with pytest.raises(ReplayDiffers, match="first at coordinate 777"):
         asgd.replay(tmp_path)

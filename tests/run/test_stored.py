@@ -18,7 +18,7 @@ from asyncsgd import methods, recipes
 from asyncsgd.core.errors import BadParameter, NotTrusted
 from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadRunDirectory
-from asyncsgd.run.named import name_of, named_task
+from asyncsgd.run.lookup import name_of, named_task
 from asyncsgd.run.stored import package, plain, unpackage, unplain
 from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl

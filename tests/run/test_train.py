@@ -16,20 +16,19 @@ from run.common import METHOD, Notes, events, sound, train
 from run.tasks import Exploding, Failing, FarOff, Fickle, Rubbish, Wordy
 
 import asyncsgd as asgd
-from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Arrived, Outcome
+from asyncsgd.core.events import Arrival, Arrived, Outcome
 from asyncsgd.core.transforms import Transform
 from asyncsgd.engines import EngineError, processes
 from asyncsgd.engines.base import Report
-from asyncsgd.run import WorkersFailed, checkpoint
-from asyncsgd.run.target import Target
+from asyncsgd.run import WorkersFailed, checkpoints
+from asyncsgd.run.options import Target
 from asyncsgd.testing import AtJobs, Fault, FaultyTask
 from asyncsgd.testing.bench import Bowl
 
 
 def saved(directory: Path) -> list[int]:
-    return [int(path.stem) for path in checkpoint.listed(directory / "checkpoints")]
+    return [int(path.stem) for path in checkpoints.listed(directory / "checkpoints")]
 
 
 # ---------------------------------------------------------------------------------------------- the end
@@ -148,7 +147,9 @@ def test_other_threads_after_a_resume(tmp_path: Path, monkeypatch: pytest.Monkey
     train(tmp_path, iterations=40, engine=processes(2, threads=3), resume=True)
     train(tmp_path, iterations=60, engine=processes(2, threads=2), resume=True)
     used: list[int | None] = []
-    monkeypatch.setattr(sys.modules["asyncsgd.run.replay"], "limited", lambda number: nullcontext(used.append(number)))
+    monkeypatch.setattr(
+        sys.modules["asyncsgd.run.replaying"], "limited", lambda number: nullcontext(used.append(number))
+    )
     asgd.replay(tmp_path)
     assert used == [1, 3, 2]
 
@@ -337,8 +338,8 @@ def test_a_run_that_diverges_keeps_the_last_good_checkpoint(tmp_path: Path) -> N
     assert np.isfinite(run.x).all()
     assert events(tmp_path, "diverged")
     assert saved(tmp_path)
-    for path in checkpoint.listed(tmp_path / "checkpoints"):
-        state = checkpoint.read(path).state
+    for path in checkpoints.listed(tmp_path / "checkpoints"):
+        state = checkpoints.read(path).state
         points = state["update"]["points"]
         assert np.isfinite(points["live"][points["current"]]).all()
     assert run.trace.iterations < 1000
@@ -351,8 +352,8 @@ def test_a_model_that_is_infinite_before_it_is_measured(tmp_path: Path) -> None:
     run = train(tmp_path, 10**6, method, every=10**6, checkpoints=asgd.Checkpoints(every=1), engine=processes(2))
     assert run.diverged is not None
     assert run.faults.retired == (0, 1)
-    for path in checkpoint.listed(tmp_path / "checkpoints"):
-        points = checkpoint.read(path).state["update"]["points"]
+    for path in checkpoints.listed(tmp_path / "checkpoints"):
+        points = checkpoints.read(path).state["update"]["points"]
         assert np.isfinite(points["live"][points["current"]]).all()
 
 

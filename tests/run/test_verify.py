@@ -15,9 +15,9 @@ from run.test_nothing_is_deleted import Killed, contents
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import NoRun
-from asyncsgd.run import BadRunDirectory, Callback, Control, LiveView, checkpoint
+from asyncsgd.run import BadRunDirectory, Callback, Control, LiveView, checkpoints
 from asyncsgd.run.checksums import NAME
-from asyncsgd.run.reading import read_lines, read_trace
+from asyncsgd.run.read import read_lines, read_trace
 from asyncsgd.run.repair import repair
 from asyncsgd.run.verify import verify
 from asyncsgd.trace import Trace
@@ -71,7 +71,7 @@ def damages(directory: Path, seed: int) -> tuple[Path, str, bytes | None]:
 def read(directory: Path) -> tuple[object, ...]:
     """All that readers see of a run."""
     lines = [read_lines(directory, name) for name in ("metrics.jsonl", "journal.jsonl", "noise.jsonl")]
-    newest = checkpoint.read(checkpoint.listed(directory / "checkpoints")[0])
+    newest = checkpoints.read(checkpoints.listed(directory / "checkpoints")[0])
     return *lines, read_trace(directory), newest.iteration, newest.state["update"]["points"]["live"].keys()
 
 
@@ -156,7 +156,7 @@ def test_what_a_kill_tore_is_a_note(killed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["metrics.jsonl", "journal.jsonl", "fingerprints.bin", "trace.log"])
 def test_a_killed_run_whose_files_are_cut_at_every_byte(killed: Path, name: str) -> None:
     """Up to what the last checkpoint relies on a cut is noticed; behind it, it is as if the kill had come earlier."""
-    mark = checkpoint.read(checkpoint.listed(killed / "checkpoints")[0]).marks[name]
+    mark = checkpoints.read(checkpoints.listed(killed / "checkpoints")[0]).marks[name]
     data = (killed / name).read_bytes()
     try:
         for size in {*range(0, len(data), max(1, len(data) // 40)), mark.size, mark.size - 1}:
@@ -200,7 +200,7 @@ REPAIRED = [
 @pytest.mark.parametrize("name", REPAIRED)
 def test_repair_makes_it_sound_and_it_can_be_resumed(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
     run = train(tmp_path / "run", iterations=70)
-    listed = checkpoint.listed(tmp_path / "run" / "checkpoints")
+    listed = checkpoints.listed(tmp_path / "run" / "checkpoints")
     path = {"newest": listed[0], "oldest": listed[-1]}.get(name, tmp_path / "run" / name)
     damage(path)
     left = path.read_bytes() if path.exists() else None
@@ -233,8 +233,8 @@ def test_a_rebuilt_trace_is_the_same(ended: Path, tmp_path: Path) -> None:
 def test_a_killed_run_with_a_damaged_log_keeps_its_beginning(killed: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(killed, copy)
-    newest, older, *_ = checkpoint.listed(copy / "checkpoints")
-    place = checkpoint.read(older).marks["trace.log"].size + 20
+    newest, older, *_ = checkpoints.listed(copy / "checkpoints")
+    place = checkpoints.read(older).marks["trace.log"].size + 20
     data = bytearray((copy / "trace.log").read_bytes())
     data[place] ^= 1
     (copy / "trace.log").write_bytes(data)

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from asyncsgd.cli.application import app
+from asyncsgd.cli.simulation_file import load, parse
 from asyncsgd.core.errors import BadConfig, UsageError
-from asyncsgd.simulation.config import load, parse
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

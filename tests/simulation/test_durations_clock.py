@@ -13,7 +13,7 @@ from asyncsgd import methods
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.server import Server
 from asyncsgd.simulation import durations as du
-from asyncsgd.simulation.clock import play
+from asyncsgd.simulation._simulate import play
 from asyncsgd.trace import Recorder
 
 

@@ -14,7 +14,7 @@ import asyncsgd as asgd
 from asyncsgd.cli import app
 from asyncsgd.core.server import Server
 from asyncsgd.result import leftover
-from asyncsgd.run import checkpoint
+from asyncsgd.run import checkpoints
 from asyncsgd.run.view import RunView
 
 TIMES = asgd.durations.fixed([1.0, 1.5, 2.0])
@@ -37,7 +37,7 @@ def test_what_waits_in_a_buffer(tmp_path: Path, method: Any) -> None:
     seen = set()
     for iterations in (20, 33, 46, 59):
         run = train(tmp_path, iterations, method, engine=Inline(3), resume=True)
-        state = checkpoint.read(checkpoint.listed(tmp_path / "checkpoints")[0]).state
+        state = checkpoints.read(checkpoints.listed(tmp_path / "checkpoints")[0]).state
         held = state["update"]["memory"]["aggregation"]["held"]
         assert run.unused == RunView.of(run).headline()["unused"] == held
         said = leftover(method, run.trace)
@@ -103,7 +103,9 @@ def test_the_buffer_of_a_restored_server_is_not_forgotten(tmp_path: Path) -> Non
     first = train(tmp_path / "twice", 22, method)
     assert first.unused == 2
     assert (
-        Server.restore(checkpoint.read(checkpoint.listed(tmp_path / "twice" / "checkpoints")[0]).state, method).version
+        Server.restore(
+            checkpoints.read(checkpoints.listed(tmp_path / "twice" / "checkpoints")[0]).state, method
+        ).version
         == 22 // 4
     )
     assert train(tmp_path / "twice", 44, method, resume=True).unused == 0

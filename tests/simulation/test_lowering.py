@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 import asyncsgd as asgd
 from asyncsgd.cli import app
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.optimizers import Adam
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.steps import Constant

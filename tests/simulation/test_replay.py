@@ -11,17 +11,16 @@ from markers import examples
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
 from asyncsgd.core import steps
-from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.server import Server
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.work import Gradient, LocalSteps
+from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation import durations as times
-from asyncsgd.simulation import replay
-from asyncsgd.simulation.clock import play
+from asyncsgd.simulation._simulate import arrivals_of, play
 from asyncsgd.simulation.lowering import lower, share, weigh
-from asyncsgd.simulation.single import arrivals_of
 from asyncsgd.trace import Recorder
 from asyncsgd.trace.replay import replay_core
 
@@ -74,7 +73,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     task, durations = TASKS[name], times.exponential([1.0, 1.0, 2.0, 7.0])
     arrivals = arrivals_of(durations, method, iterations, seed)
     assert lower(method, task).numbers
-    alone = replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[seed], every=5)
+    alone = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[seed], every=5)
     update, weighed, used, diverged = replay_core(arrivals, task, method, seed=seed)
     assert diverged is None
     assert np.array_equal(alone.x[:, 0], update.output)
@@ -82,7 +81,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     assert np.array_equal(alone.weighed.weight, weighed.weight)
     assert np.array_equal(alone.weighed.version, weighed.version)
     assert np.array_equal(share(method, weighed.weight), used)
-    many = replay.replay_lanes(
+    many = compiled_replay.replay_lanes(
         arrivals, task, method, stepsizes=[0.01, 0.05, 0.02] * 4, seeds=[seed, seed, seed + 1] * 4, every=5
     )
     for lane in (1, 4, 10):
@@ -94,11 +93,11 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
 def test_points_are_kept_only_while_somebody_will_read_them():
     method = asgd.fedbuff(0.1, concurrency=6, buffer=3)
     arrivals = arrivals_of(times.exponential([1.0, 1.0, 2.0, 7.0]), method, 2000, 0)
-    _, slots, _ = replay._path(arrivals, weigh(arrivals, method))
+    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, method))
     assert slots <= 6
     batch = asgd.minibatch_sgd(0.1)
     arrivals = arrivals_of(times.fixed([1.0] * 50), batch, 2000, 0)
-    _, slots, _ = replay._path(arrivals, weigh(arrivals, batch))
+    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, batch))
     assert slots <= 2  # fifty workers share one version
 
 
@@ -183,8 +182,8 @@ def test_divergence_is_reported_and_never_a_number(method):
 def test_a_lane_that_diverges_leaves_the_others_alone():
     task, method = TASKS["exact quadratic"], asgd.async_sgd(0.05)
     arrivals = arrivals_of(times.fixed([1.0, 1.0, 1.0, 3.0]), method, 3000, 0)
-    result = replay.replay_lanes(arrivals, task, method, stepsizes=[0.05, 3.0, 0.02], seeds=[0] * 3, every=1)
-    alone = replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[0], every=1)
+    result = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05, 3.0, 0.02], seeds=[0] * 3, every=1)
+    alone = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[0], every=1)
     assert list(result.diverged >= 0) == [False, True, False]
     assert np.isnan(result.x[:, 1]).all()
     late = result.iteration >= result.diverged[1]

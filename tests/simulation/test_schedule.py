@@ -11,11 +11,11 @@ from markers import examples
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
 from asyncsgd.core import steps
-from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.simulation import durations as times
-from asyncsgd.simulation.clock import play
+from asyncsgd.simulation._simulate import play
 from asyncsgd.simulation.lowering import share, weigh
 from asyncsgd.simulation.schedule import schedule
 from asyncsgd.trace import Recorder

@@ -6,8 +6,8 @@ import pytest
 
 import asyncsgd as asgd
 from asyncsgd.core.steps import Constant
-from asyncsgd.simulation.replay import Stop
-from asyncsgd.simulation.sweep import first_reached
+from asyncsgd.simulation._sweep import first_reached
+from asyncsgd.simulation.compiled_replay import Stop
 
 TASK = asgd.tasks.paper_quadratic(workers=2)
 SPEEDS = asgd.durations.fixed([1.0, 4.0])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tasks.zoo import BINARY, CLASSES, FEATURES, TARGETS, ZOO
 
 from asyncsgd import tasks
-from asyncsgd.tasks.logistic import separable
+from asyncsgd.tasks.linear_models import separable
 
 EVERYTHING = {"smoothness", "noise_variance", "heterogeneity", "optimum", "minimum"}
 
@@ -31,7 +31,7 @@ def test_shapes_and_meaning(name):
 def test_gradients_are_lipschitz_with_the_smoothness(name):
     from dataclasses import replace
 
-    from asyncsgd.tasks.layout import BATCH
+    from asyncsgd.tasks.base import BATCH
 
     task = ZOO[name]
     kind, params, *rest = task.lowered

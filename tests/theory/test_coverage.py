@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 import asyncsgd as asgd
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.parts import describe, made
 from asyncsgd.core.steps import Constant, Custom

@@ -11,7 +11,7 @@ from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.simulation.schedule import schedule
 from asyncsgd.theory import queued_times, queues
-from asyncsgd.theory.queues import Network
+from asyncsgd.theory.queueing import Network
 
 PAPER = [10.0] * 900 + [60.0] * 100
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from asyncsgd.theory import statistics
-from asyncsgd.theory.statistics import Figure, mean_squared_norm, squared_norm, variance
+from asyncsgd.theory import probing
+from asyncsgd.theory.probing import Figure, mean_squared_norm, squared_norm, variance
 
 TIMES = 400
 LEAST = 0.9 * TIMES  # 95 % are asked for, and the worst case measured with many more is 93 %
@@ -43,7 +43,7 @@ def test_variances(draw, dim, repeats, groups, alike):
     values = np.array([figure.value for figure in found])
     assert abs(values.mean() - dim) < 5 * values.std() / math.sqrt(TIMES)  # unbiased
     # And intervals are no wider than they must be: within a factor of the spread of the values themselves.
-    if repeats >= statistics.ENOUGH:
+    if repeats >= probing.ENOUGH:
         assert np.mean([figure.high - figure.low for figure in found]) < 1.5 * 3.92 * values.std()
 
 
@@ -76,11 +76,11 @@ def test_without_leaving_the_squares_out_noise_looks_like_signal(monkeypatch):
         shift = float(copies.mean(axis=0) @ copies.mean(axis=0)) - value
         return value + shift, left_out + shift, scatter
 
-    honest = statistics._pairs
+    honest = probing._pairs
     random = np.random.default_rng(0)
     samples = [random.standard_normal((32, 50)) for _ in range(100)]
     assert sum(0.0 in squared_norm(rows, 0.95) for rows in samples) >= 90
-    monkeypatch.setattr(statistics, "_pairs", biased)
+    monkeypatch.setattr(probing, "_pairs", biased)
     assert sum(0.0 in squared_norm(rows, 0.95) for rows in samples) <= 5
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from watch.common import Scripted, simulated
 
 from asyncsgd import cli
+from asyncsgd.cli.showing import watch
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.watch.show import watch
 
 
 @pytest.fixture

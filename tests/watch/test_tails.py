@@ -11,9 +11,9 @@ from run.common import sealed
 from watch.common import simulated
 
 from asyncsgd.core.errors import BadTraceFile, Torn
+from asyncsgd.run.tail import Lines, Log
 from asyncsgd.trace import Recorder, TraceLog
 from asyncsgd.trace.log import END
-from asyncsgd.watch.tails import Lines, Log
 
 
 class Counting(FileIO):
@@ -156,7 +156,7 @@ def test_lines_that_make_no_sense(tmp_path: Path, line: str) -> None:
 
 
 def test_lines_longer_than_a_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsgd.watch.tails.CHUNK", 5)
+    monkeypatch.setattr("asyncsgd.run.tail.CHUNK", 5)
     path = tmp_path / "journal.jsonl"
     path.write_bytes(sealed({"event": "started"}, {"event": "ended"}))
     tail = Lines(path)

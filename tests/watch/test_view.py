@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 from watch.common import Scripted, simulated
 
+from asyncsgd.cli.watch_view import view
 from asyncsgd.run.ending import End, Ending
-from asyncsgd.watch import Frame, Note, Watcher, WorkerSeen
-from asyncsgd.watch.view import view
+from asyncsgd.run.live import Frame, Note, Watcher, WorkerSeen
 
 MANY = tuple(WorkerSeen(worker, "working", 50 + worker % 7, 3.0 + worker / 50, 1, 0.3, 0, 0) for worker in range(1000))
 

@@ -18,11 +18,13 @@ from run.tasks import Exploding, Failing, Rubbish
 from watch.common import Scripted, simulated
 
 import asyncsgd as asgd
+from asyncsgd import _files
 from asyncsgd.core.events import Outcome
 from asyncsgd.run import BadRunDirectory, Callback, TrainingRun, WorkersFailed
-from asyncsgd.run.directory import RunDirectory, in_use, read_lines, read_trace
-from asyncsgd.trace import Trace, locks
-from asyncsgd.watch import Frame, Watcher
+from asyncsgd.run.directory import RunDirectory, in_use
+from asyncsgd.run.live import Frame, Watcher
+from asyncsgd.run.read import read_lines, read_trace
+from asyncsgd.trace import Trace
 
 
 def look(path: Path, now: float = 0.0) -> Frame:
@@ -333,7 +335,7 @@ def test_somebody_who_only_looks_keeps_nobody_from_training(tmp_path: Path, monk
     (tmp_path / ".lock").touch()
     reader = os.open(tmp_path / ".lock", os.O_RDONLY)
     fcntl.flock(reader, fcntl.LOCK_SH)
-    tried, real = [], locks.take
+    tried, real = [], _files.take
 
     def tries(descriptor: int, *, shared: bool = False) -> bool:
         tried.append(shared)
@@ -341,6 +343,6 @@ def test_somebody_who_only_looks_keeps_nobody_from_training(tmp_path: Path, monk
             os.close(reader)
         return real(descriptor, shared=shared)
 
-    monkeypatch.setattr(locks, "take", tries)
+    monkeypatch.setattr(_files, "take", tries)
     RunDirectory(tmp_path).close()
     assert tried == [False, True, False]

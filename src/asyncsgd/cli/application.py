@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 import re
 import traceback
 from collections.abc import Sequence
@@ -13,6 +14,69 @@ from typer.core import TyperGroup
 
 from asyncsgd import __version__
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.format import cell, jsonable
+
+# --------------------------------------------------------------------------------------------------------------
+# A bar while long work goes on.
+
+
+class Bar:
+    """A bar on the terminal while long work goes on; nothing where nobody looks."""
+
+    def __init__(self, total: int, what: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._what = what
+        self._task = self._bar.add_task(f"{what} (the first run ever compiles for half a minute)", total=total)
+
+    def __enter__(self) -> Any:
+        self._bar.start()
+        return lambda done: self._bar.update(self._task, advance=done, description=self._what)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Rows as a table for people, or as JSON for programs.
+
+
+HEADINGS = {
+    "gradient_norm": "‖∇f‖",
+    "distance": "‖x-x*‖",
+    "average_delay": "τ avg",
+    "maximum_delay": "τ max",
+    "concurrency": "τ C",
+    "iterations": "T",
+    "iterations_to_target": "T to target",
+    "seconds_to_target": "s to target",
+    "on_edge": "edge",
+}
+"""What a table says where a program reads the key."""
+
+
+def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
+    """Print rows that have the same keys."""
+    if as_json:
+        typer.echo(jsonlib.dumps(jsonable(rows), indent=2, allow_nan=False))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for key in shown:
+        heading = HEADINGS.get(key, key.replace("_", " "))
+        table.add_column(heading, justify="left" if key == "method" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(cell(row[key]) for key in shown))
+    Console().print(table)
+
 
 BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
 ORDER = (

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from asyncsgd.cli import table
-from asyncsgd.cli.application import SIMULATE, Json, app, examples
-from asyncsgd.cli.bar import Bar
+from asyncsgd.cli import application
+from asyncsgd.cli.application import SIMULATE, Bar, Json, app, examples
 from asyncsgd.core.errors import BadConfig, UsageError
 
 File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
@@ -27,9 +26,9 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
 
     The file names a task, durations and methods; examples/straggler.toml is one.
     """
+    from asyncsgd.cli import simulation_file as configs
     from asyncsgd.result import leftover
-    from asyncsgd.simulation import config as configs
-    from asyncsgd.simulation.single import simulate as run_one
+    from asyncsgd.simulation._simulate import simulate as run_one
 
     described = configs.load(config)
     iterations = described.run["iterations"]
@@ -55,7 +54,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
                     "concurrency": delays.concurrency,
                 }
             )
-    table.show(rows, json, f"{config.name}: simulated")
+    application.show(rows, json, f"{config.name}: simulated")
     for name, run in runs.items():
         if not json and (rest := leftover(run.method, run.trace)) is not None:
             typer.echo(f"{name}: {rest}")
@@ -74,10 +73,10 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
 
     The file is one for simulate, with a section named sweep. The page shows each method at its best step.
     """
-    from asyncsgd.simulation import config as configs
-    from asyncsgd.simulation.compare import refuse_same
-    from asyncsgd.simulation.sweep import check_grid
-    from asyncsgd.simulation.sweep import sweep as run_grid
+    from asyncsgd.cli import simulation_file as configs
+    from asyncsgd.simulation._compare import refuse_same
+    from asyncsgd.simulation._sweep import check_grid
+    from asyncsgd.simulation._sweep import sweep as run_grid
 
     described = configs.load(config)
     if "stepsizes" not in described.sweep:
@@ -109,7 +108,7 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
                     "on_edge": found.on_edge,
                 }
             )
-    table.show(rows, json, f"{config.name}: best of the grid")
+    application.show(rows, json, f"{config.name}: best of the grid")
     if output is not None:
         _page(_at_their_best(described, sweeps), described.task, output, json)
 
@@ -127,7 +126,7 @@ def paper(
 
     Takes about three minutes. Exit code 1 if some claim could not be judged.
     """
-    from asyncsgd.experiments.terminal import show
+    from asyncsgd.cli.paper import show
 
     if not show(output, only, as_json=json, docs=docs):
         raise typer.Exit(1)
@@ -135,8 +134,8 @@ def paper(
 
 def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
     """A run of every method with its best step and the first seed, up to the target if there is one."""
-    from asyncsgd.simulation.compare import Comparison
-    from asyncsgd.simulation.single import simulate as run_one
+    from asyncsgd.simulation._compare import Comparison
+    from asyncsgd.simulation._simulate import simulate as run_one
 
     runs = {}
     for name, found in sweeps.items():
@@ -149,7 +148,7 @@ def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
 
 def _page(runs: Any, task: Any, output: Path, as_json: bool) -> None:
     """Write the page and say where, beside the table or away from numbers for a program."""
-    from asyncsgd.report import report
+    from asyncsgd.pages import report
 
     typer.echo(f"Page: {report(runs, output, task=task)}", err=as_json)
 

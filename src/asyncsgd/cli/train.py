@@ -143,11 +143,11 @@ def train(
     """
     if task is not None and sys.stderr.isatty():
         typer.echo(f"loading {task}", err=True)  # PyTorch takes seconds, and nobody likes to look at nothing
-    from asyncsgd.run import cli
+    from asyncsgd.cli import run_commands
 
-    run = cli.train(
+    run = run_commands.train(
         task,
-        cli.Wishes(
+        run_commands.Wishes(
             method=method,
             options={
                 "stepsize": stepsize,
@@ -185,7 +185,7 @@ def train(
             trust=trust,
         ),
     )
-    cli.show(run, as_json=json)
+    run_commands.show(run, as_json=json)
     if run.diverged is not None:
         raise typer.Exit(1)
 
@@ -211,7 +211,7 @@ def replay(
 
     Exit code 1 if it differs.
     """
-    from asyncsgd.run import cli
+    from asyncsgd.cli import run_commands
 
-    if not cli.replay(directory, stop, job, as_json=json, trust=trust):
+    if not run_commands.replay(directory, stop, job, as_json=json, trust=trust):
         raise typer.Exit(1)

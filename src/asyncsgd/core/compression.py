@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import nearest
 
 CODES = ("float16", "bfloat16")
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import below, derive
+from asyncsgd.core.validate import count
 
 State = dict[str, Any]
 STREAM = 0xD15  # keeps the draws of dispatch apart from those of jobs and noise

@@ -1,23 +1,22 @@
-"""What goes into the server and what comes out: plain values, no behaviour.
-
-The values that are made for every arrival (`Job`, `Arrived`, `Assign`, `Ended`, `Reply`) are not frozen, because it
-takes several times as long to make a frozen dataclass. Treat them as if they were.
-"""
+"""What the update rules may know about an arrival."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadEvent
+from asyncsgd.core.vectors import Vector, norm
 
-Vector: TypeAlias = NDArray[np.floating[Any]]
+# --------------------------------------------------------------------------------------------------------------
+# What goes into the server and what comes out: plain values, no behaviour.
+# The values that are made for every arrival (`Job`, `Arrived`, `Assign`, `Ended`, `Reply`) are not frozen, because it
+# takes several times as long to make a frozen dataclass. Treat them as if they were.
 
 
 class Outcome(IntEnum):
@@ -104,7 +103,7 @@ class Arrived:
     ``examples`` is how many rows of data the job used and ``seconds`` how long the worker computed; None where that is
     not known. The server checks both and passes them on to the trace.
 
-    ``checked`` says that `asyncsgd.core.fit.check_update` has passed where the update was computed, by code that the
+    ``checked`` says that `check_update` has passed where the update was computed, by code that the
     engine itself runs there; the server then saves that pass over the vector. Never say so of what a stranger sent.
     """
 
@@ -183,3 +182,40 @@ class Reply:
 
     commands: tuple[Command, ...]
     ended: tuple[Ended, ...]
+
+
+@dataclass(slots=True)
+class Arrival:
+    """One gradient as it arrives at iteration t, before anything is changed.
+
+    A step rule sees all of it. ``delay`` τ_t = t - s counts iterations, ``staleness`` counts versions.
+    """
+
+    worker: int
+    job: int
+    iteration: int
+    """t: how many gradients arrived before this one."""
+    delay: int
+    """τ_t = t - s, for a gradient computed at x^(s)."""
+    staleness: int
+    """How many times the model has changed since x^(s)."""
+    version: int
+    concurrency: int
+    """|C_t|, this job included."""
+    max_concurrency: int
+    """τ_C: the largest |C_t| so far."""
+    workers: int
+    """n: workers present."""
+    x: Vector
+    """The model as it is now (read-only)."""
+    point: Vector
+    """The point this gradient was computed at (read-only)."""
+    present: Collection[int] | None = None
+    """Who is there, where that is known: a recorded trace tells only how many."""
+    slot: int | None = None
+    """Where the point lies among the server's own buffers."""
+
+    @property
+    def drift(self) -> float:
+        """``‖x - point‖``: how far the model has moved since the job was handed out."""
+        return norm(self.x - self.point)

@@ -6,14 +6,14 @@ import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from asyncsgd.core.check import instead, nonnegative, plain, positive, recipe
+from asyncsgd.core.aggregation import Aggregation, Buffer, Each
 from asyncsgd.core.compression import Compression, as_compression
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
 from asyncsgd.core.errors import BadParameter, BiasWarning
-from asyncsgd.core.gather import Aggregation, Buffer, Each
 from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
+from asyncsgd.core.validate import instead, nonnegative, plain, positive, recipe
 from asyncsgd.core.work import Gradient, LocalSteps, Work
 
 

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import fraction, positive
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Vector
-from asyncsgd.core.vectors import subtract_scaled
+from asyncsgd.core.events import Arrival
+from asyncsgd.core.validate import fraction, positive
+from asyncsgd.core.vectors import Vector, subtract_scaled
 
 State = dict[str, Any]
 
@@ -30,7 +29,7 @@ class Optimizer(ABC):
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
         """Write the moved model into ``out``, which may be x itself.
 
-        ``d`` is one update, or a mean of several, and ``step`` the step of the whole move: `asyncsgd.core.gather` says
+        ``d`` is one update, or a mean of several, and ``step`` that of the whole move: `asyncsgd.core.aggregation` says
         what each aggregation rule hands over. ``d`` is not to be written to.
         """
 

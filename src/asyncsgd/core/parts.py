@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from asyncsgd.core import compression, dispatch, gather, optimizers, steps, transforms, work
-from asyncsgd.core.check import integer
+from asyncsgd.core import aggregation, compression, dispatch, optimizers, steps, transforms, work
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.core.validate import integer
 
 TASK = ("initial", "update", "evaluate")
 KINDS: dict[str, type] = {
     name: kind
-    for module in (compression, dispatch, gather, optimizers, steps, transforms, work)
+    for module in (aggregation, compression, dispatch, optimizers, steps, transforms, work)
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__ and name != "Custom"
 }

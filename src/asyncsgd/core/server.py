@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core import errors
-from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import integer, is_id, is_number
 from asyncsgd.core.events import (
+    Arrival,
     Arrived,
     Assign,
     Cancel,
@@ -27,13 +26,13 @@ from asyncsgd.core.events import (
     Lost,
     Outcome,
     Reply,
-    Vector,
 )
-from asyncsgd.core.fit import check_model, check_update
 from asyncsgd.core.method import Method
 from asyncsgd.core.outcomes import Outcomes
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Subtract, Update
+from asyncsgd.core.validate import check_model, check_update, integer, is_id, is_number
+from asyncsgd.core.vectors import Vector
 
 IN_FLIGHT = Outcome.IN_FLIGHT  # looked up once, as this is done for every job
 JOB = 0x10B  # keeps the seeds of jobs apart from the draws of dispatch and noise

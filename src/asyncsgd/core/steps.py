@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Arrival
+from asyncsgd.core.validate import count, nonnegative, positive
 
 Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
 

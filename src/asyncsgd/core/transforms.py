@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import fraction, nonnegative, positive
-from asyncsgd.core.events import Vector
+from asyncsgd.core.events import Arrival
+from asyncsgd.core.validate import fraction, nonnegative, positive
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.vectors import norm as norm_of
 
 State = dict[str, Any]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from contextvars import copy_context
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from asyncsgd.core.events import Vector
+Vector: TypeAlias = NDArray[np.floating[Any]]
 
 BLOCK = 131_072
 """Elements per block: the scaled block stays in the cache, so memory sees each vector once; few calls of NumPy."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asyncsgd.core.check import count, nonnegative, positive
-from asyncsgd.core.events import Vector
-from asyncsgd.core.fit import check_update
 from asyncsgd.core.random import derive
+from asyncsgd.core.validate import check_update, count, nonnegative, positive
+from asyncsgd.core.vectors import Vector
 
 
 @dataclass(frozen=True)

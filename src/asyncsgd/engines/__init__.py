@@ -1,9 +1,9 @@
 """Where jobs are computed for real: worker processes on this machine, or workers on a Ray cluster."""
 
 from asyncsgd.core.errors import EngineError
+from asyncsgd.engines._processes import Processes, processes
+from asyncsgd.engines._ray import Group, Ray, ray
 from asyncsgd.engines.base import Died, Engine, Failed, Rejected, Report, WorkerPool
-from asyncsgd.engines.processes import Processes, processes
-from asyncsgd.engines.ray import Group, Ray, ray
 
 __all__ = [
     "Died",

@@ -5,8 +5,11 @@ An `Engine` is a frozen value that says which workers there shall be; ``start`` 
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -14,9 +17,81 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Arrived, Command, Joined, Left, Lost, Vector
+from asyncsgd.core.events import Arrived, Command, Joined, Left, Lost
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
+
+# --------------------------------------------------------------------------------------------------------------
+# How many threads the numerical libraries use. Two each for two workers on two processors cost a factor 10.
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share(workers: int) -> int:
+    """An equal share of the processors for each worker."""
+    return max(1, processors() // max(1, workers))
+
+
+@contextmanager
+def limited(number: int | None) -> Iterator[None]:
+    """Within the block, so many threads for every library that is loaded; None: leave them alone.
+
+    The same number gives the same order of additions, hence the same bits.
+    """
+    if number is None:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    torch: Any = sys.modules.get("torch")
+    before = None if torch is None else torch.get_num_threads()
+    with threadpool_limits(number):
+        if torch is not None:
+            torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(before)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Workers that pretend to be slower than they are, for tests and demonstrations.
+
+
+def per_worker(
+    name: str, given: Sequence[float] | Mapping[int, float] | None, workers: int, nothing: float
+) -> tuple[float, ...]:
+    """One number for each worker, none below ``nothing``; empty if nobody pretends.
+
+    >>> per_worker("slowdown", {2: 10}, workers=3, nothing=1.0)
+    (1.0, 1.0, 10.0)
+    """
+    if given is None:
+        return ()
+    if isinstance(given, Mapping):
+        unknown = [worker for worker in given if worker not in range(workers)]
+        if unknown:
+            fix = f"name workers 0..{workers - 1}"
+            raise BadParameter(name, given, f"names worker {unknown[0]}, who is not there", fix)
+        given = [given.get(worker, nothing) for worker in range(workers)]
+    try:
+        values = tuple(float(value) for value in given)
+    except (TypeError, ValueError) as error:
+        each = given if isinstance(given, int | float) else nothing
+        raise BadParameter(
+            name, given, "is no list of numbers", f"give one per worker: [{each:g}] * {workers}"
+        ) from error
+    if len(values) != workers:
+        raise BadParameter(name, given, f"has {len(values)} values for {workers} workers", "give one per worker")
+    for value in values:
+        if not nothing <= value < float("inf"):
+            raise BadParameter(name, value, "makes no worker slower", f"pass a number of at least {nothing:g}")
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +217,7 @@ class Engine(ABC):
 
     @property
     def transport(self) -> str | None:
-        """How updates are rounded on their way (`asyncsgd.engines.transport`), as in the replay; None: not at all."""
+        """How updates are rounded on their way (`asyncsgd.engines.compression`), as in the replay; None: not at all."""
         return None
 
     def describe(self) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncsgd.core.errors import BadUpdate, Stopped
-from asyncsgd.core.events import Vector
-from asyncsgd.core.fit import check_update
+from asyncsgd.core.validate import check_update
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient, Work
-from asyncsgd.engines.threads import limited
+from asyncsgd.engines.base import limited
 
 
 class Kind(IntEnum):

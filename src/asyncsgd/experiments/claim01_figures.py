@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd import methods
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.fits import Interval, Line, exponent, interval, line
-from asyncsgd.experiments.paths import tune
+from asyncsgd.experiments.common import Claim, Figure, Interval, Line, Table, Verdict, exponent, interval, line, tune
 from asyncsgd.simulation import durations, grid
 from asyncsgd.tasks import logistic, paper_quadratic
 from asyncsgd.tasks.base import Task

@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncsgd import methods
 from asyncsgd.core.method import Method
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 from asyncsgd.simulation import durations, simulate
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks import quadratic

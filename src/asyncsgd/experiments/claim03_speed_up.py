@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf, Uniform
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 from asyncsgd.simulation import durations
 from asyncsgd.simulation.schedule import schedule
 from asyncsgd.theory import speedup
-from asyncsgd.theory.queues import queued_times
+from asyncsgd.theory.queueing import queued_times
 
 SECONDS = [10.0] * 900 + [60.0] * 100
 PAPER = 10

@@ -14,9 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.experiments.bounds import Cell, bounded, literal, quadratics
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.scaling import EPSILON, TINY, Need, exponents, need, one_slow
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.theorem_bounds import (
+    EPSILON,
+    TINY,
+    Cell,
+    Need,
+    bounded,
+    exponents,
+    literal,
+    need,
+    one_slow,
+    quadratics,
+)
 from asyncsgd.simulation import durations
 
 SLOW = (4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)

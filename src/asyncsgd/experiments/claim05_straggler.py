@@ -17,8 +17,7 @@ import numpy as np
 
 from asyncsgd import methods
 from asyncsgd.core.method import Method
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.fits import exponent
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict, exponent
 from asyncsgd.simulation import Run, durations, simulate
 from asyncsgd.tasks import quadratic
 from asyncsgd.theory import Bound, theorem1, theorem2

@@ -15,8 +15,7 @@ import numpy as np
 
 from asyncsgd import methods
 from asyncsgd.core.dispatch import AlwaysBusy, Batch
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.paths import tune
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict, tune
 from asyncsgd.simulation import durations, grid
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.schedule import schedule

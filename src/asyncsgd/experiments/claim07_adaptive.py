@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.method import Method
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 from asyncsgd.methods import async_sgd, delay_adaptive
 from asyncsgd.simulation import durations, grid, simulate, sweep
 from asyncsgd.simulation.durations import Durations

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsgd.experiments import bias, late_workers
 from asyncsgd.experiments.bias import ADAPTIVE, BUSY, DROP, FAIR, OVER, SAME, STEPS, Bias
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 from asyncsgd.experiments.late_workers import Placement, pairs
 
 CHANCE, FINITE = 2.0, 0.002

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.method import Method
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.paths import tune
+from asyncsgd.experiments.common import Claim, Figure, Table, Verdict, tune
 from asyncsgd.methods import async_sgd
 from asyncsgd.simulation import durations, grid, simulate
 from asyncsgd.tasks import paper_quadratic

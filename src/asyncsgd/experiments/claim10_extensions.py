@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, Uniform
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.work import LocalSteps
-from asyncsgd.experiments.claim import Claim, Figure, Table, Verdict
-from asyncsgd.experiments.fits import Interval, exponent, line, ratio
-from asyncsgd.experiments.paths import tune
+from asyncsgd.experiments.common import Claim, Figure, Interval, Table, Verdict, exponent, line, ratio, tune
 from asyncsgd.methods import async_sgd
-from asyncsgd.report.figures import INK
+from asyncsgd.pages.figures import INK
 from asyncsgd.simulation import durations, grid, simulate
 from asyncsgd.tasks import paper_quadratic
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.experiments.claim import Claim, Figure, Table
-from asyncsgd.report import figures
+from asyncsgd.experiments.common import Claim, Figure, Table
+from asyncsgd.pages import figures
 
 Progress = Callable[[int, float], None]
 """Called with a claim's number and the share of it that is done."""

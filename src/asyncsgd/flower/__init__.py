@@ -2,10 +2,10 @@
 
 ``serving`` the call · ``preparing`` what it looks at first · ``task`` what the server knows of the task · ``queues`` a
 bound on waiting jobs · ``privacy`` the ε spent · ``farewell`` saved before Flower ends it. The clients are
-`asyncsgd.engines.flower`. Needs the extra ``flower``.
+`asyncsgd.flower.engine`. Needs the extra ``flower``.
 """
 
-from asyncsgd.engines.flower import Clients
+from asyncsgd.flower.engine import Clients
 from asyncsgd.flower.privacy import Privacy
 from asyncsgd.flower.serving import FederatedRun, serve
 from asyncsgd.flower.task import KeptUpdates

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.arrival import Arrival
-from asyncsgd.core.check import positive
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
-from asyncsgd.core.events import Vector
-from asyncsgd.core.gather import Buffer
+from asyncsgd.core.events import Arrival
 from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip, State, Transform
-from asyncsgd.run.ledger import RELEASES, Ledger
+from asyncsgd.core.validate import positive
+from asyncsgd.core.vectors import Vector
+from asyncsgd.run.noise_log import RELEASES, Ledger
 
 
 @dataclass(frozen=True)

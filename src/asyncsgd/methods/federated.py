@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from asyncsgd.core.check import recipe
+from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import AlwaysBusy, FirstOf, Uniform
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.gather import Buffer, Memory
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, Hinge, Polynomial, Step
 from asyncsgd.core.transforms import Interpolate
+from asyncsgd.core.validate import recipe
 
 
 @recipe

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from asyncsgd.core.check import count, recipe
+from asyncsgd.core.aggregation import Aggregation, Buffer, Each
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.gather import Aggregation, Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive, DivideAbove, DropAbove, Step, WorkersOverDelay
+from asyncsgd.core.validate import count, recipe
 
 
 @recipe

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from asyncsgd.core.check import recipe
+from asyncsgd.core.aggregation import Buffer, Softsync
 from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.gather import Buffer, Softsync
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import AdaDelayCoordinates, DelayedAverage
 from asyncsgd.core.steps import AdaDelay, Constant, DivideByStaleness, DropDrifted
 from asyncsgd.core.transforms import Compensate
+from asyncsgd.core.validate import recipe
 
 
 @recipe

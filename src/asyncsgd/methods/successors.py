@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from asyncsgd.core.check import recipe
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.core.gather import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import DropStale
+from asyncsgd.core.validate import recipe
 
 
 @recipe

@@ -7,8 +7,8 @@
                                                                           terminal, page ◀── Plan
 """
 
+from asyncsgd.planning.advice import Row
 from asyncsgd.planning.planner import plan
 from asyncsgd.planning.result import Plan
-from asyncsgd.planning.row import Row
 
 __all__ = ["Plan", "Row", "plan"]

@@ -10,11 +10,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from asyncsgd.core.check import nonnegative, positive
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.parts import Reason
-from asyncsgd.planning.candidates import Candidate
-from asyncsgd.planning.rehearsal import Rehearsal
+from asyncsgd.core.validate import nonnegative, positive
+from asyncsgd.planning.candidates import Candidate, Rehearsal
 from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
 from asyncsgd.theory.coverage import SECOND, THIRD, covering
 from asyncsgd.trace import Delays

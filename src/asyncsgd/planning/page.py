@@ -11,14 +11,14 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.format import number, span
-from asyncsgd.planning import tables
+from asyncsgd.pages.figures import COLOURS, INK, MARKERS, figure, svg
+from asyncsgd.pages.page import Page
+from asyncsgd.planning import terminal
 from asyncsgd.planning.candidates import ADAPTIVE, ALGORITHM2, ASYNC, LABELS, MINIBATCH, OVER
-from asyncsgd.report.figures import COLOURS, INK, MARKERS, figure, svg
-from asyncsgd.report.page import Page
 
 if TYPE_CHECKING:
+    from asyncsgd.planning.advice import Row
     from asyncsgd.planning.result import Plan
-    from asyncsgd.planning.row import Row
 
 LOOKS = dict(zip((MINIBATCH, OVER, ASYNC, ALGORITHM2, ADAPTIVE), zip(COLOURS, MARKERS, strict=True), strict=False))
 WIDTH, HEIGHT = 5.2, 3.4
@@ -42,16 +42,16 @@ def missing() -> str | None:
 
 def compose(plan: Plan) -> Page:
     """The page, not yet written."""
-    page = Page("Would asynchronous SGD help?", lead=tables.title(plan) + ".")
+    page = Page("Would asynchronous SGD help?", lead=terminal.title(plan) + ".")
     page.section("Advice", badge=_verdict(plan), kind="good")
     page.text(plan.reason, css="advice")
     page.raw(f'<pre class="scroll"><code>{escape(plan.recipe)}</code></pre>')
-    page.text(tables.limit(plan))
-    page.text(tables.assumptions(plan), css="why")
+    page.text(terminal.limit(plan))
+    page.text(terminal.assumptions(plan), css="why")
     for note in plan.notes():
         page.text(f"Note: {note}", css="why")
-    best = [_pointed(plan, row, tables.cells(plan, row)) for row in plan.best()]
-    page.table(_plain(tables.HEADINGS_BEST), best, caption="Each method at its best")
+    best = [_pointed(plan, row, terminal.cells(plan, row)) for row in plan.best()]
+    page.table(_plain(terminal.HEADINGS_BEST), best, caption="Each method at its best")
 
     page.section("Time per gradient")
     page.figure(
@@ -60,8 +60,8 @@ def compose(plan: Plan) -> Page:
         "from the measured durations. Dashed: Algorithm 2 by the speed-up lemma, which knows no queues.",
     )
     page.table(
-        _plain(tables.HEADINGS_QUEUES),
-        tables.queues(plan),
+        _plain(terminal.HEADINGS_QUEUES),
+        terminal.queues(plan),
         caption="Algorithm 2 three ways, mini-batch SGD beside it: seconds for as many gradients as jobs in flight",
     )
     page.text(
@@ -83,17 +83,17 @@ def compose(plan: Plan) -> Page:
         "proofs; “guaranteed” is the time after which the theorem promises the accuracy, every constant included.",
         css="why",
     )
-    headings = (*_plain(tables.HEADINGS_BEST), "theorem", "guaranteed after")
+    headings = (*_plain(terminal.HEADINGS_BEST), "theorem", "guaranteed after")
     page.raw(f"<details><summary>All {len(plan.rows)} candidates</summary>")
     page.table(headings, [_full(plan, row) for row in plan.rows], caption="Everything that was compared")
     page.raw("</details>")
 
     page.section("Whose gradients, and how late")
     page.table(
-        *tables.groups(plan), caption="Share of all gradients, average delay ≤ longest delay, per group of workers"
+        *terminal.groups(plan), caption="Share of all gradients, average delay ≤ longest delay, per group of workers"
     )
     page.text(
-        tables.groups_explained()
+        terminal.groups_explained()
         + " Delays τ are in iterations; a batch of b counts as delays 0 to b-1. A method that "
         "gives a group a smaller share than its number of workers neglects that group's data.",
         css="why",
@@ -115,8 +115,12 @@ def _plain(headings: tuple[str, ...]) -> tuple[str, ...]:
 
 def _full(plan: Plan, row: Row) -> list[str]:
     seconds = row.guaranteed_seconds
-    theorem = tables.NONE if row.accuracy is None else row.accuracy.theorem.removeprefix("Theorem ")
-    return [*_pointed(plan, row, tables.cells(plan, row)), theorem, tables.NONE if seconds is None else span(seconds)]
+    theorem = terminal.NONE if row.accuracy is None else row.accuracy.theorem.removeprefix("Theorem ")
+    return [
+        *_pointed(plan, row, terminal.cells(plan, row)),
+        theorem,
+        terminal.NONE if seconds is None else span(seconds),
+    ]
 
 
 def _pointed(plan: Plan, row: Row, cells: list[str]) -> list[str]:

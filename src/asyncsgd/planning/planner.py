@@ -8,25 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.check import count, integer
 from asyncsgd.core.dispatch import Dispatch
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import count, integer
 from asyncsgd.planning.accuracy import Target, accuracy, gradients
-from asyncsgd.planning.advice import advise
+from asyncsgd.planning.advice import Row, advise
 from asyncsgd.planning.candidates import (
     LABELS,
     MINIBATCH,
     OVER,
     Candidate,
+    Formulas,
+    Rehearsal,
     concurrencies,
+    length,
     on_everybody,
     on_the_fastest,
+    rehearse,
 )
-from asyncsgd.planning.fleet import Fleet, Source, fleet
-from asyncsgd.planning.formulas import Formulas
-from asyncsgd.planning.rehearsal import Rehearsal, length, rehearse
 from asyncsgd.planning.result import Limit, Plan
-from asyncsgd.planning.row import Row
+from asyncsgd.planning.workers import Fleet, Source, fleet
 from asyncsgd.theory import Limits, limits, queued_times, speedup
 
 WHOLE = 1000

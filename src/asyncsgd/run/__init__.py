@@ -1,16 +1,16 @@
 """Training with real workers: the one loop over any engine, the run directory, resuming, replaying.
 
-``training`` the call, ``options`` its values, ``loop`` the loop, ``recording`` what it writes down, ``evaluator`` its
-metrics · ``directory``, ``checkpoint`` what is on disk · ``replay`` the run again · ``finished`` a run that has ended ·
-``view``, ``ending`` one run as everything shows it · ``diagnosis`` why it does not learn · ``callbacks`` who hears of
-it · ``named`` what a command line names.
+``training`` the call, ``options`` its values, ``loop`` the loop, ``recording`` what it writes, ``evaluator`` its
+metrics. ``directory``, ``checkpoints``, ``checksums``, ``journal``, ``stored`` what is on disk; ``read`` reads it,
+``verify`` and ``repair`` check it. ``replaying`` computes a run again. ``view`` and ``ending`` are one run as every
+output shows it; ``live`` follows a run that is still training. ``diagnosis`` says why a run does not learn.
 """
 
 from asyncsgd.core.errors import BadCheckpoint, BadRunDirectory, ReplayDiffers, WorkersFailed
-from asyncsgd.run import callbacks
+from asyncsgd.run import callbacks, live, repair, verify
 from asyncsgd.run.callbacks.base import Callback, Control, LiveView
 from asyncsgd.run.options import Checkpoints, Limits
-from asyncsgd.run.replay import Replay, replay
+from asyncsgd.run.replaying import Replay, replay
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.training import train
 
@@ -27,6 +27,9 @@ __all__ = [
     "TrainingRun",
     "WorkersFailed",
     "callbacks",
+    "live",
+    "repair",
     "replay",
     "train",
+    "verify",
 ]

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
-from asyncsgd.core.fit import check_model
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import check_parts
 from asyncsgd.core.parts import describe as describe_parts
+from asyncsgd.core.validate import check_model
 from asyncsgd.engines.base import Engine
-from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import JOB, check_listed
-from asyncsgd.run.reading import read_config, read_lines
+from asyncsgd.run.read import read_config, read_lines
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.dispatch import Shuffled, Uniform
-from asyncsgd.core.events import Outcome, Vector
+from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
+from asyncsgd.core.vectors import Vector
 from asyncsgd.format import times
 from asyncsgd.result import leftover
 from asyncsgd.run.evaluator import blown_up

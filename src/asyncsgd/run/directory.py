@@ -31,13 +31,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from asyncsgd import _files
+from asyncsgd._files import create, make_folder, write_bytes
 from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
-from asyncsgd.core.events import Vector
-from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.checkpoint import Checkpoint
+from asyncsgd.core.vectors import Vector
+from asyncsgd.run import checkpoints as checkpoints
+from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.checksums import JOB, NAME, VOLATILE, Checksums, Whole, check_listed
-from asyncsgd.run.ledger import LEDGERS, remember_noise, tail_mark
-from asyncsgd.run.reading import (
+from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
+from asyncsgd.run.read import (
     STARTING,
     as_path,
     check_complete,
@@ -49,10 +51,9 @@ from asyncsgd.run.reading import (
     read_trace,
 )
 from asyncsgd.run.writing import writing
-from asyncsgd.trace import Recorder, Trace, TraceLog, locks
+from asyncsgd.trace import Recorder, Trace, TraceLog
 from asyncsgd.trace import log as logs
 from asyncsgd.trace.arrays import write_arrays
-from asyncsgd.trace.atomic import create, make_folder, write_bytes
 from asyncsgd.trace.files import write as write_parquet
 from asyncsgd.trace.sealed import Mark, block, blocks, line, lines
 
@@ -79,7 +80,7 @@ class RunDirectory:
         self._listed = Checksums()
         self._log: TraceLog | None = None
         self._damaged: list[Path] = []  # checkpoints, newer than the one that can be read
-        if not locks.AVAILABLE:
+        if not _files.AVAILABLE:
             fix = "leave it out, or train on Linux or macOS"
             raise BadParameter("directory", str(path), "cannot be locked on this system", fix)
         try:
@@ -93,8 +94,8 @@ class RunDirectory:
         """The lock; one that its last owner took away with him is no lock any more."""
         while True:
             lock = create(self.path / ".lock", flags=0)
-            while not locks.take(lock):
-                if not locks.take(lock, shared=True):  # else somebody only looked, see `in_use`: once more
+            while not _files.take(lock):
+                if not _files.take(lock, shared=True):  # else somebody only looked, see `in_use`: once more
                     os.close(lock)
                     raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
             if os.fstat(lock).st_nlink:
@@ -368,13 +369,13 @@ def mark_of(path: Path, size: int) -> Mark:
 
 def in_use(path: Path) -> bool:
     """Whether a process is training in it: whoever does holds the lock. Ours is given back at once."""
-    if not locks.AVAILABLE:
+    if not _files.AVAILABLE:
         return False  # nothing trains on such a system
     try:
         descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # it is not there, or this user may not open it and so cannot know
         return False
     try:
-        return not locks.take(descriptor, shared=True)
+        return not _files.take(descriptor, shared=True)
     finally:
         os.close(descriptor)

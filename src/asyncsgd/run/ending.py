@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.run.target import Target
+from asyncsgd.run.options import Target
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun

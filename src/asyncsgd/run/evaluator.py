@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.events import Vector
+from asyncsgd.core.vectors import Vector
 from asyncsgd.run.options import Evaluation
 from asyncsgd.tasks.base import Task
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from asyncsgd.core.server import Server
 from asyncsgd.run import configuration
-from asyncsgd.run.checkpoint import Checkpoint
+from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.diagnosis import stored
 from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Troubles
 from asyncsgd.run.journal import DIAGNOSED, ENDED, RESUMED, RETIRED, STARTED
 from asyncsgd.run.options import RunRequest
-from asyncsgd.run.reading import read_lines, read_trace
+from asyncsgd.run.read import read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import secrets
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 from asyncsgd.compiled.vectors import ready
 from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFailed
@@ -15,17 +19,59 @@ from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks
-from asyncsgd.run.checkpoint import Checkpoint
+from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
 from asyncsgd.run.finished import finished
-from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.options import RunRequest
-from asyncsgd.run.reading import read_lines
+from asyncsgd.run.read import read_lines
 from asyncsgd.run.recording import Recording
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.trace import Recorder
+
+# --------------------------------------------------------------------------------------------------------------
+# Ctrl-C and SIGTERM between two events, never in the middle of one: the state that is then saved is whole.
+
+
+class Interrupts:
+    """While it is entered, the first SIGINT or SIGTERM is only noted; a second one acts at once, as usual."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's, so not ours to restore
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            self._restore()
+            signal.raise_signal(number)
+        self.received = signal.Signals(number)
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    @staticmethod
+    def raise_it(received: signal.Signals, iteration: int, directory: Path | None) -> NoReturn:
+        """What the signal asked for, now that everything is saved."""
+        kept = f"saved in {directory}: go on with resume=True" if directory else "nothing was kept (no directory)"
+        words = f"stopped by {received.name} at iteration {iteration}; {kept}"
+        if received is signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt(words)
 
 
 class Loop:

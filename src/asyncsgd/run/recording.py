@@ -12,15 +12,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.events import Ended, Reply, Vector
+from asyncsgd.core.events import Ended, Reply
 from asyncsgd.core.server import Server
-from asyncsgd.core.vectors import is_finite
+from asyncsgd.core.vectors import Vector, is_finite
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
+from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK, Evaluator, Measured
 from asyncsgd.run.faults import Troubles
-from asyncsgd.run.fingerprint import fingerprint
 from asyncsgd.run.options import Checkpoints, RunRequest
 from asyncsgd.run.pace import Pace
 from asyncsgd.trace import Recorder, Trace

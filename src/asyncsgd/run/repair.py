@@ -12,17 +12,16 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
+from asyncsgd._files import make_folder, write_bytes
 from asyncsgd.core.errors import BadCheckpoint, Damage
-from asyncsgd.run import checkpoint as checkpoints
-from asyncsgd.run.checkpoint import Checkpoint
-from asyncsgd.run.checksums import NAME, VOLATILE, Checksums, Whole
+from asyncsgd.run import checkpoints as checkpoints
+from asyncsgd.run.checkpoints import Checkpoint
+from asyncsgd.run.checksums import MARK, NAME, UNKNOWN, VOLATILE, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE, RunDirectory
-from asyncsgd.run.fingerprint import MARK, UNKNOWN
-from asyncsgd.run.ledger import LEDGERS, RELEASES
-from asyncsgd.run.reading import as_path, read_config
+from asyncsgd.run.noise_log import LEDGERS, RELEASES
+from asyncsgd.run.read import as_path, read_config
 from asyncsgd.run.verify import LOG, PARQUET, PICKLE, Finding, ends, verify
 from asyncsgd.trace import Trace
-from asyncsgd.trace.atomic import make_folder, write_bytes
 from asyncsgd.trace.files import write as write_parquet
 from asyncsgd.trace.log import header, records
 from asyncsgd.trace.log import read as read_log

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NotTrusted
-from asyncsgd.core.events import Vector
 from asyncsgd.core.method import Method
+from asyncsgd.core.vectors import Vector
 from asyncsgd.run.directory import INITIAL
-from asyncsgd.run.reading import read_config
+from asyncsgd.run.read import read_config
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace.arrays import read_arrays
 
@@ -41,7 +41,7 @@ def package(task: Task, method: Method) -> tuple[dict[str, Any], bytes | None]:
     >>> said["task"], said["method"]["fields"]["step"]["part"], pickled is None
     (None, 'asyncsgd.core.steps:Constant', False)
     """
-    from asyncsgd.run.named import name_of  # later, as it knows every method and engine
+    from asyncsgd.run.lookup import name_of  # later, as it knows every method and engine
 
     said = {"task": name_of(task), "method": _spelled(method)}
     if None not in said.values():
@@ -55,7 +55,7 @@ def package(task: Task, method: Method) -> tuple[dict[str, Any], bytes | None]:
 
 def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
     """Return the task and the method of a directory; ``trust`` allows reading another user's pickle."""
-    from asyncsgd.run.named import named_task
+    from asyncsgd.run.lookup import named_task
 
     said = read_config(path).get("job") or {}
     task: Any = None

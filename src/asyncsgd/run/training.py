@@ -10,8 +10,7 @@ from pathlib import Path
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
-from asyncsgd.engines.base import Engine
-from asyncsgd.engines.threads import share
+from asyncsgd.engines.base import Engine, share
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import AsyncSGDError, BadRunDirectory, Damage, NoRun
-from asyncsgd.run import checkpoint as checkpoints
+from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import NAME, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE
-from asyncsgd.run.ledger import LEDGERS
-from asyncsgd.run.reading import STARTING, as_path, held, read_config
+from asyncsgd.run.noise_log import LEDGERS
+from asyncsgd.run.read import STARTING, as_path, held, read_config
 from asyncsgd.run.stored import CHECKED
 from asyncsgd.trace import Trace
 from asyncsgd.trace.arrays import read_arrays, read_vector

@@ -10,9 +10,9 @@
 from asyncsgd.core.errors import DivergenceWarning, EdgeWarning, TargetNotReached
 from asyncsgd.result import Run
 from asyncsgd.simulation import durations
-from asyncsgd.simulation.compare import Comparison, compare
-from asyncsgd.simulation.single import simulate
-from asyncsgd.simulation.sweep import Sweep, grid, sweep
+from asyncsgd.simulation._compare import Comparison, compare
+from asyncsgd.simulation._simulate import simulate
+from asyncsgd.simulation._sweep import Sweep, grid, sweep
 
 __all__ = [
     "Comparison",

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncsgd.core.arrival import Arrival
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadStep
-from asyncsgd.core.gather import Buffer, Each
+from asyncsgd.core.events import Arrival
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.work import Gradient, LocalSteps
-from asyncsgd.tasks.base import Task
-from asyncsgd.tasks.builtin import BuiltIn
+from asyncsgd.tasks.base import BuiltIn, Task
 from asyncsgd.trace.columns import Floats
 from asyncsgd.trace.replay import Arrivals, Weighed
 
@@ -222,7 +221,7 @@ def sees(method: Method) -> str:
 
 def weigh(arrivals: Arrivals, method: Method) -> Weighed:
     """Ask the method's own step rule, once for every combination that it can tell apart."""
-    from asyncsgd.simulation.path_kernel import versions
+    from asyncsgd.simulation.replay_kernel import versions
 
     total = len(arrivals)
     size = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count
 from asyncsgd.core.dispatch import STREAM, Dispatch
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.random import derive
+from asyncsgd.core.validate import count
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import FIRST_OF, lower_dispatch
 from asyncsgd.trace import Jobs, Trace

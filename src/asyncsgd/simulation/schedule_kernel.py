@@ -1,6 +1,6 @@
 """Who finishes when: the dispatch rules of the core on a compiled clock. Integers and times only, no vectors.
 
-It repeats `asyncsgd.simulation.clock.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
+It repeats `asyncsgd.simulation._simulate.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
 the tests hold the two against each other. What it writes, it writes in order: jobs as they are assigned, arrivals
 as they come.
 

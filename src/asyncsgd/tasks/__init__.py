@@ -1,17 +1,15 @@
 """What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
 
 from asyncsgd.core.errors import BadTask
-from asyncsgd.tasks.base import CompiledTask, Task, WritingTask, narrow_seed
-from asyncsgd.tasks.builtin import BuiltIn
+from asyncsgd.tasks._torch import torch
+from asyncsgd.tasks._torch.data import split_dataset
+from asyncsgd.tasks._torch.task import TorchTask
+from asyncsgd.tasks.base import BuiltIn, CompiledTask, Task, WritingTask, narrow_seed
 from asyncsgd.tasks.check import check_task
-from asyncsgd.tasks.least_squares import LeastSquares, least_squares
-from asyncsgd.tasks.logistic import Logistic, logistic
-from asyncsgd.tasks.quadratic import Quadratic, paper_quadratic, quadratic
-from asyncsgd.tasks.softmax import Softmax, digits, softmax
-from asyncsgd.tasks.splits import DataSplit, dirichlet_split, iid_split, label_split, split
-from asyncsgd.tasks.torch_recipe import torch
-from asyncsgd.tasks.torch_rows import split_dataset
-from asyncsgd.tasks.torch_task import TorchTask
+from asyncsgd.tasks.data import DataSplit, dirichlet_split, iid_split, label_split, split
+from asyncsgd.tasks.linear_models import LeastSquares, Logistic, least_squares, logistic
+from asyncsgd.tasks.quadratics import Quadratic, paper_quadratic, quadratic
+from asyncsgd.tasks.softmax_model import Softmax, digits, softmax
 
 __all__ = [
     "BadTask",

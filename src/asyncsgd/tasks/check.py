@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadTask
-from asyncsgd.core.events import Vector
+from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import narrow_seed
 
 

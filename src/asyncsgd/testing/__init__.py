@@ -5,7 +5,8 @@ it is told to. `asyncsgd.tasks.check_task` checks a task.
 """
 
 from asyncsgd.core.errors import BadEngine
-from asyncsgd.testing.engine import SCENARIOS, Abilities, check_engine
+from asyncsgd.testing.bench import Abilities
+from asyncsgd.testing.engine import SCENARIOS, check_engine
 from asyncsgd.testing.faults import AtJobs, AtRandom, Fault, FaultyTask
 
 __all__ = ["SCENARIOS", "Abilities", "AtJobs", "AtRandom", "BadEngine", "Fault", "FaultyTask", "check_engine"]

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from asyncsgd.core.errors import BadEngine
-from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left, Vector
+from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left
+from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines.base import Died, Engine, Note, Report
+from asyncsgd.testing.engine_contract import Watched, WatchedPool
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
-from asyncsgd.testing.ledger import Watched, WatchedPool
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncsgd.core.check import positive
 from asyncsgd.core.errors import BadEngine, BadParameter
+from asyncsgd.core.validate import positive
 from asyncsgd.engines.base import Engine
-from asyncsgd.testing import crew_scenarios as crew
+from asyncsgd.testing import pool_scenarios as crew
 from asyncsgd.testing import train_scenarios as training
 from asyncsgd.testing.bench import Abilities, Setting
 

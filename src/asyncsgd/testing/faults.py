@@ -15,9 +15,9 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from asyncsgd.core.events import Vector
 from asyncsgd.core.random import derive, mix, output
 from asyncsgd.core.server import JOB
+from asyncsgd.core.vectors import Vector
 
 
 class Fault(Enum):

@@ -14,8 +14,8 @@ from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.testing.bench import Bowl, Setting, WritingBowl
+from asyncsgd.testing.engine_contract import Watched
 from asyncsgd.testing.faults import Fault
-from asyncsgd.testing.ledger import Watched
 
 if TYPE_CHECKING:
     from asyncsgd.run import TrainingRun

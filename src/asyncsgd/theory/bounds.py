@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count, nonnegative, positive
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.theory.inputs import (
     Given,
     concurrency_and_maximum,

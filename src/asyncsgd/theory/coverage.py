@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.dispatch import FirstOf, Shuffled, Uniform
-from asyncsgd.core.gather import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.parts import Reason

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import nonnegative, positive
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import nonnegative, positive
 from asyncsgd.trace import Delays, Trace
 
 Floats = NDArray[np.float64]

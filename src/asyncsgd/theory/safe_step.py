@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Vector
-from asyncsgd.core.gather import Buffer
+from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Momentum
 from asyncsgd.core.steps import DropAbove
+from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import Task
 from asyncsgd.theory.coverage import SECOND, Covered, bound, covering
-from asyncsgd.theory.curvature import curvature, steepest
+from asyncsgd.theory.probing import curvature, steepest
 from asyncsgd.trace import Delays
 
 BUDGET = 5.0
@@ -108,7 +108,7 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
 
 
 def _rounding(task: Task, x: Vector, draw: tuple[int, int]) -> float:
-    """Ten times the curvature that rounding alone may give, as `asyncsgd.theory.curvature.differences` steps h."""
+    """Ten times the curvature that rounding alone may give, as `asyncsgd.theory.probing.differences` steps h."""
     precision = float(np.finfo(x.dtype).eps)
     size = float(np.linalg.norm(task.update(x, *draw).astype(np.float64)))
     return 20.0 * float(np.cbrt(precision**2)) * size / (1.0 + float(np.linalg.norm(x)))

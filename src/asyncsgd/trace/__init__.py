@@ -7,9 +7,8 @@
        └▶ TraceLog ┴ Parquet      on disk: appended while the run goes on, or written whole at its end
 """
 
-from asyncsgd.trace.columns import Jobs
-from asyncsgd.trace.delays import Delays, Remark5
-from asyncsgd.trace.identity import Identity
+from asyncsgd.trace.check import Identity
+from asyncsgd.trace.columns import Delays, Jobs, Remark5
 from asyncsgd.trace.log import TraceLog
 from asyncsgd.trace.recorder import Recorder
 from asyncsgd.trace.trace import Trace

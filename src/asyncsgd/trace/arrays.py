@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd._files import write_bytes
 from asyncsgd.core.errors import Damage
-from asyncsgd.trace.atomic import write_bytes
 
 Arrays = dict[str, NDArray[Any]]
 SHA = "sha256"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from asyncsgd._files import replacing
 from asyncsgd.core.errors import BadTraceFile
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace import log
-from asyncsgd.trace.atomic import replacing
 from asyncsgd.trace.columns import DTYPES, Jobs
 from asyncsgd.trace.trace import Trace
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from asyncsgd._files import create, replacing
 from asyncsgd.core.errors import BadTraceFile, Damage, TraceError
 from asyncsgd.core.events import Outcome
-from asyncsgd.trace.atomic import create, replacing
 from asyncsgd.trace.columns import DTYPES, Ints, Jobs
 from asyncsgd.trace.sealed import HEAD, Mark, block, blocks
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.check import is_id
 from asyncsgd.core.errors import TraceError
 from asyncsgd.core.events import Assign, Command, Ended, Job, Outcome
+from asyncsgd.core.validate import is_id
 from asyncsgd.trace.columns import DTYPES, IN_FLIGHT, Ints, Jobs
 from asyncsgd.trace.trace import Trace
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.arrival import Arrival
 from asyncsgd.core.errors import NotFinite
-from asyncsgd.core.events import Outcome, Vector
-from asyncsgd.core.fit import check_model, check_update
+from asyncsgd.core.events import Arrival, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.update import Update
+from asyncsgd.core.validate import check_model, check_update
+from asyncsgd.core.vectors import Vector
 from asyncsgd.trace.columns import Floats, Ints
 
 

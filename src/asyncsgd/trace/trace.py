@@ -13,9 +13,20 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import TraceError
 from asyncsgd.core.events import Outcome
-from asyncsgd.trace.columns import DTYPES, IN_FLIGHT, Codes, Floats, Ints, Jobs, active
-from asyncsgd.trace.delays import Delays, Remark5, remark5, summarise
-from asyncsgd.trace.identity import Identity, verify
+from asyncsgd.trace.check import Identity, verify
+from asyncsgd.trace.columns import (
+    DTYPES,
+    IN_FLIGHT,
+    Codes,
+    Delays,
+    Floats,
+    Ints,
+    Jobs,
+    Remark5,
+    active,
+    remark5,
+    summarise,
+)
 from asyncsgd.trace.replay import Arrivals, Weighed
 
 if TYPE_CHECKING:
@@ -310,7 +321,7 @@ class Trace:
 
     def to_chrome(self, path: str | PathLike[str], metrics: Mapping[str, Any] | None = None) -> None:
         """Write Chrome's trace events, for ui.perfetto.dev; ``metrics`` such as a run's become counters."""
-        from asyncsgd.trace.chrome import write
+        from asyncsgd.trace.timeline import write
 
         write(self, path, metrics)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from asyncsgd.core.check import nearest
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Vector
+from asyncsgd.core.validate import nearest
+from asyncsgd.core.vectors import Vector
 from asyncsgd.format import jsonable
 
 if TYPE_CHECKING:

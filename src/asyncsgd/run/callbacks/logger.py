@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.core.check import positive
+from asyncsgd._files import write_text
 from asyncsgd.core.errors import BadRunDirectory, LoggerWarning, MissingLibrary
+from asyncsgd.core.validate import positive
 from asyncsgd.run.callbacks.base import Callback, Control, LiveView
 from asyncsgd.run.view import RunView
-from asyncsgd.trace.atomic import write_text
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun

@@ -18,18 +18,18 @@ The k-th job of a worker draws from (seed, worker, k): workers never disturb eac
 """
 
 from asyncsgd.simulation.durations.base import Durations, Lowered
-from asyncsgd.simulation.durations.files import from_csv, from_parquet, from_trace
-from asyncsgd.simulation.durations.formulas import (
+from asyncsgd.simulation.durations.distributions import (
     concatenate,
     exponential,
     fixed,
     gamma,
     lognormal,
+    measured,
     pareto,
     truncated_normal,
     uniform,
 )
-from asyncsgd.simulation.durations.samples import measured
+from asyncsgd.simulation.durations.files import from_csv, from_parquet, from_trace
 
 __all__ = [
     "Durations",

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import count
 from asyncsgd.simulation.durations.columns import Floats, Ints, broadcast, nonnegative, positive
 
 KINDS = ("fixed", "exponential", "gamma", "lognormal", "uniform", "truncated normal", "Pareto", "measured")
@@ -72,7 +72,7 @@ class Durations:
         >>> pareto(scale=1.0, shape=[3.0, 1.0]).means
         array([1.5, inf])
         """
-        from asyncsgd.simulation.durations.formulas import means
+        from asyncsgd.simulation.durations.distributions import means
 
         return means(self.lowered)
 

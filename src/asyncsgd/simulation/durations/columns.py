@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.check import count
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import count
 from asyncsgd.format import ends
 
 Floats: TypeAlias = NDArray[np.float64]

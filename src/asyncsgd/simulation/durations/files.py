@@ -18,7 +18,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.simulation.durations.base import Durations
 from asyncsgd.simulation.durations.columns import Floats
-from asyncsgd.simulation.durations.samples import from_groups, from_pairs
+from asyncsgd.simulation.durations.distributions import from_groups, from_pairs
 from asyncsgd.trace import Trace
 
 LONG = ("worker", "duration")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core import check
+from asyncsgd.core import validate
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.format import ends
 from asyncsgd.simulation.durations.base import Durations, freeze
@@ -34,7 +34,7 @@ def with_speeds(
         place = int(np.argmin(later)) + 1
         raise BadParameter(f"times[{place}]", float(when[place]), "is not after the one before", "sort the times")
     if period is not None:
-        check.positive("period", period)
+        validate.positive("period", period)
         if when[-1] >= period:
             fix = f"keep all times below period = {period}"
             raise BadParameter(f"times[{len(when) - 1}]", float(when[-1]), "lies outside the period", fix)
@@ -71,8 +71,8 @@ def with_outages(durations: Durations, every: Floats, lasting: Floats, until: fl
     """See ``Durations.with_outages``."""
     from asyncsgd.simulation.durations import kernels
 
-    check.positive("until", until)
-    check.integer("seed", seed)
+    validate.positive("until", until)
+    validate.integer("seed", seed)
     expected = float(np.sum(until / (every + lasting)))
     if expected > MOST:
         fix = "choose an earlier `until`, or outages less often"

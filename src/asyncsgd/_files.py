@@ -1,0 +1,99 @@
+"""Files that are there whole or not at all, after a kill or a power cut at any instant."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from asyncsgd.core.errors import UsageError
+
+# --------------------------------------------------------------------------------------------------------------
+# Locks on open files: they end with the process that holds them, however it ends. Windows does not have them.
+
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: what only reads, simulates or plans works there all the same
+    fcntl = None  # type: ignore[assignment]
+
+AVAILABLE = fcntl is not None
+"""Whether this system has them."""
+
+
+def take(descriptor: int, *, shared: bool = False) -> bool:
+    """Take the lock unless another process holds it; whether that worked. Closing the file gives it back."""
+    if fcntl is None:
+        raise UsageError("this system cannot lock files (it has no fcntl); train on Linux or macOS")
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Only the owner may read and write, whatever the umask says."""
+
+
+def create(path: Path, flags: int = os.O_EXCL) -> int:
+    """Open a file of a run for writing, and return its descriptor. Only its owner may read it.
+
+    The mode is set explicitly as well: a umask may take away even the owner's rights.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE)
+    if os.fstat(descriptor).st_mode & 0o777 != PRIVATE_FILE:
+        with suppress(OSError):  # somebody else's file, or a file system without owners
+            os.fchmod(descriptor, PRIVATE_FILE)
+    return descriptor
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder and those above it that are missing, for their owner only; return them, innermost first."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(made):
+        folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+        folder.chmod(PRIVATE_FOLDER)
+    return made
+
+
+@contextmanager
+def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """Give a file to write that takes the place of ``path`` if the block succeeds, and else disappears.
+
+    A ``private`` one only its owner may read, at any moment.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with os.fdopen(create(temporary), "wb") if private else temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if not hasattr(os, "O_DIRECTORY"):
+        return  # Windows cannot open a directory
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # or the new name may not survive a power cut
+    finally:
+        os.close(directory)
+
+
+def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> Path:
+    """Write a whole file; folders on the way to it are made."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target, private=private) as file:
+        file.write(data)
+    return target
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """The same for text, in UTF-8."""
+    return write_bytes(path, text.encode())

@@ -1,0 +1,184 @@
+"""From arrivals to moves of the model: each on its own, K at a time, or through a memory of every worker.
+
+An optimizer gets a direction that has the scale of one update, and a step that does not depend on how many updates the
+direction is made of. Adam and its kin divide the scale of the direction out again: given (sum, η/K) in place of
+(mean, η), they would move the model by η/K. Where the weight goes follows from that, and differs:
+
+- `Each`: (g, η·w). The weight shortens the step, as the delay-adaptive rules want it, under Adam too.
+- `Buffer`: (1/K · Σ w_i g_i, η). Every update of the mean has a weight of its own, so weights are part of the mean.
+- `Memory`: (mean_i G_i, η·w). The weight is that of the arrival that moves the model now; the mean is of all workers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Arrival
+from asyncsgd.core.random import derive
+from asyncsgd.core.validate import count, nonnegative
+from asyncsgd.core.vectors import Vector, subtract_scaled
+
+State = dict[str, Any]
+NOISE = 0x4015E  # keeps the draws of noise apart from those of jobs and dispatch
+
+
+@dataclass(frozen=True)
+class Aggregation(ABC):
+    """Base of the aggregation rules: a frozen value; what it remembers is a dict of arrays and numbers."""
+
+    balances: ClassVar[bool] = False
+    """Whether every worker counts the same however often it answers."""
+
+    def bind(self, workers: int, iterations: int | None) -> Aggregation:
+        """Return the rule for a run with this many workers and iterations; most rules depend on neither."""
+        return self
+
+    def init(self, x: Vector, seed: int) -> State:
+        """What it remembers at the start."""
+        return {}
+
+    @abstractmethod
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        """Return (direction, step) if the model moves now, else None.
+
+        The direction has the scale of one update. It is valid until the next call, and is not to be written to.
+        """
+
+    def reseed(self, state: State, seed: int) -> None:
+        """Draw from this seed from now on; most rules draw nothing."""
+        return
+
+    @abstractmethod
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        """The step that this arrival gets in the end, for the record; asked after `add`."""
+
+
+@dataclass(frozen=True)
+class Each(Aggregation):
+    """Every arrival moves the model: direction g, step η·w."""
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        return g, stepsize * weight
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        return stepsize * weight
+
+
+@dataclass(frozen=True)
+class Buffer(Aggregation):
+    """After ``size`` = K arrivals the model moves: direction (Σ w_i g_i + noise) / K, step η. The buffer is then empty.
+
+    The optimizer sees a mean, so that Adam at η = 0.001 moves by 0.001 whatever K is. The weights are part of the mean.
+
+    ``noise`` is the standard deviation per coordinate of Gaussian noise on the *sum*: with updates clipped to
+    norm G and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed
+    and the version: a server that goes back to an older state must be given another seed (`reseed`), or two sums
+    would have the same noise.
+    """
+
+    size: int
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        count("buffer", self.size)
+        nonnegative("noise", self.noise)
+
+    def init(self, x: Vector, seed: int) -> State:
+        return {"total": np.zeros_like(x), "held": 0, "seed": seed}
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        total = state["total"]
+        if state["held"] == 0:
+            np.multiply(g, weight, out=total)  # starts afresh: what the last flush left is overwritten
+        else:
+            subtract_scaled(total, -weight, g, total)
+        state["held"] += 1
+        if state["held"] < self.size:
+            return None
+        state["held"] = 0
+        if self.noise:
+            random = np.random.Generator(np.random.Philox(key=derive(state["seed"], NOISE, arrival.version)))
+            total += (self.noise * random.standard_normal(total.shape[0])).astype(total.dtype)
+        total /= self.size  # in place: the next arrival overwrites it
+        return total, stepsize
+
+    def reseed(self, state: State, seed: int) -> None:
+        state["seed"] = seed
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        return stepsize * weight / self.size
+
+
+@dataclass(frozen=True)
+class Memory(Aggregation):
+    """The last update G_i of every worker is kept; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
+
+    Nothing moves until everybody who is present was heard once. The memory of a worker that left stays, as it
+    stands for data that are out of reach for a while. The sum is kept up to date by the difference, so an
+    arrival costs O(d) and not O(n d).
+    """
+
+    balances: ClassVar[bool] = True
+
+    def init(self, x: Vector, seed: int) -> State:
+        return {"last": {}, "total": np.zeros_like(x), "started": False}
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        last, total = state["last"], state["total"]
+        known = last.get(arrival.worker)
+        if known is None:
+            last[arrival.worker] = g.copy()
+            total += g
+        else:
+            total += g - known
+            known[:] = g
+        if not state["started"] and len(last) >= arrival.workers:
+            state["started"] = arrival.present is None or all(worker in last for worker in arrival.present)
+        return (total / len(last), stepsize * weight) if state["started"] else None
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        return stepsize * weight / len(state["last"]) if state["started"] else 0.0
+
+
+@dataclass(frozen=True)
+class Softsync(Aggregation):
+    """A `Buffer` of ⌊n / splits⌋ arrivals, where n is the number of workers at the start (Zhang et al. 2016).
+
+    `asyncsgd.Method.bind` puts the buffer in its place when a run starts.
+    """
+
+    splits: int
+
+    def __post_init__(self) -> None:
+        count("splits", self.splits)
+
+    def bind(self, workers: int, iterations: int | None) -> Aggregation:
+        if self.splits > workers:
+            problem = f"leaves no arrival to wait for with {workers} workers"
+            raise BadParameter("splits", self.splits, problem, f"pass splits <= {workers}")
+        return Buffer(workers // self.splits)
+
+    def init(self, x: Vector, seed: int) -> State:
+        fix = "give the server method.bind(workers, iterations)"
+        raise BadParameter("splits", self.splits, "needs the number of workers", fix)
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        raise NotImplementedError  # `init` has refused it
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        raise NotImplementedError

@@ -1,0 +1,151 @@
+"""The line to the nursery: start it, hand it the task, ask it for workers, hear what became of them.
+
+Requests and answers are lines of JSON over one socket pair; only the server's polling thread uses this end. Descriptors
+(pipes, shared memory) travel beside the line that needs them, and arrive in the same order as the lines.
+
+No request waits for an answer, except the first (``load``). If the nursery dies, a request is lost without an error:
+``lost`` becomes true, here or at the next `read`, and the pool starts another nursery with `again`. The package with
+the task is a file in memory that outlives the nursery, so the task is pickled once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from asyncsgd.core.errors import EngineError, UsageError
+from asyncsgd.core.work import Work
+from asyncsgd.engines._processes.shared_memory import anonymous_file
+from asyncsgd.tasks.base import Task
+
+
+class NurseryLine:
+    """A nursery process that has loaded the task, and the socket it is reached by."""
+
+    def __init__(self, task: Task, work: Work, timeout: float) -> None:
+        self._timeout = timeout
+        self._package = anonymous_file("asyncsgd-task")
+        try:
+            self._pack(task, work)
+        except BaseException:
+            os.close(self._package)
+            raise
+        self._start()
+
+    def _pack(self, task: Task, work: Work) -> None:
+        import cloudpickle
+
+        with os.fdopen(os.dup(self._package), "wb") as file:
+            try:
+                cloudpickle.dump((task, work), file)
+            except Exception as error:
+                raise UsageError(
+                    f"the task cannot be sent to worker processes ({type(error).__name__}: {error}); keep open files, "
+                    "locks and connections out of it, or open them when first used"
+                ) from error
+
+    def _start(self) -> None:
+        self.lost = False
+        self._buffer = b""
+        self._socket, other = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _begin(other.fileno())],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C and hang-ups are for the server alone
+            )
+        finally:
+            other.close()
+        try:
+            self.send({"do": "load"}, [self._package])
+            self._await_loaded()
+        except BaseException:
+            self._process.kill()  # it has no workers yet, and might load for ever
+            self.close()
+            raise
+
+    def _await_loaded(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        while (left := deadline - time.monotonic()) > 0 and not self.lost:
+            select.select([self._socket], [], [], left)
+            for answer in self.read():
+                if "error" in answer:
+                    raise UsageError(
+                        "the task cannot be loaded in a worker process; let it come from a module that can be imported "
+                        f"there, or define it in the script itself. What happened there:\n{answer['error']}"
+                    )
+                return
+        if self.lost:
+            raise EngineError(f"the process that starts workers ended with exit code {self._process.wait()}")
+        raise EngineError(f"the task was not loaded in {self._timeout:g} s; pass a larger start_timeout")
+
+    @property
+    def descriptor(self) -> int:
+        """What to wait on."""
+        return self._socket.fileno()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something can be read now."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def send(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Ask for something."""
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode() + b"\n"], descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            self.lost = True
+
+    def signal(self, worker: int, number: int) -> None:
+        """Send a signal to a worker, if it still lives."""
+        self.send({"do": "signal", "worker": worker, "signal": int(number)}, [])
+
+    def read(self) -> list[dict[str, Any]]:
+        """The answers that are there; does not wait."""
+        answers: list[dict[str, Any]] = []
+        while not self.lost and self.has_news:
+            try:
+                data = self._socket.recv(65536)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self.lost = True
+            self._buffer += data
+            *lines, self._buffer = self._buffer.split(b"\n")
+            answers += [json.loads(line) for line in lines]
+        return answers
+
+    def again(self) -> NurseryLine:
+        """Another nursery with the same task, after this one died."""
+        self._hang_up()
+        self._start()
+        return self
+
+    def close(self) -> None:
+        """Hang up: the nursery kills its workers and ends, and is waited for."""
+        self._hang_up()
+        if self._package >= 0:
+            os.close(self._package)
+            self._package = -1
+
+    def _hang_up(self) -> None:
+        self._socket.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _begin(descriptor: int) -> str:
+    """The program of a nursery: it looks for modules where we do, and never runs the user's script again."""
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    module = "asyncsgd.engines._processes.fork_server"
+    return f"import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor}, {os.getpid()})"

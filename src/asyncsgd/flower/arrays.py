@@ -1,0 +1,236 @@
+"""Arrays that a stranger sent: looked at where they lie, so that no claim in them is ever believed or allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from io import BytesIO
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter, BadReply
+from asyncsgd.core.vectors import Vector
+
+# --------------------------------------------------------------------------------------------------------------
+# Named arrays as one flat vector and back: what Flower calls an ArrayRecord, what the server calls x.
+# Arrays of floating-point numbers are *trained*: they make up the vector. Two kinds are *carried* beside it, as a rule
+# for updates makes no sense for them:
+# - statistics of data, such as a BatchNorm layer's running mean and variance: stepping along differences can make a
+#   variance negative;
+# - whole numbers and booleans, such as its count of batches.
+# Clients are sent the median of what clients returned last, so that a single liar cannot set it.
+
+
+Arrays = Mapping[str, NDArray[Any]]
+FLOATS = ("float16", "float32", "float64")
+STATISTICS = ("*running_mean", "*running_var")
+"""How PyTorch calls them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One array: its place in the flat vector, or how it is carried beside it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    place: slice | None
+    rule: Literal["trained", "statistic", "whole"]
+
+    def check(self, values: NDArray[Any]) -> None:
+        """Refuse carried numbers that would break every client."""
+        if self.rule == "statistic":
+            if not np.isfinite(values).all():
+                raise BadReply(f"array {self.name!r} holds NaN or infinity")
+            if self.name.endswith("var") and (values < 0).any():
+                raise BadReply(f"array {self.name!r} holds a negative variance")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which arrays make up the model, and where each is in the vector."""
+
+    parts: tuple[Part, ...]
+    dtype: np.dtype[Any]
+    """Of the vector: float64 if any array is, else float32. Arrays of another dtype are rounded when they are sent."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS) -> Layout:
+        """The layout of a model that we trust: the initial arrays."""
+        parts: list[Part] = []
+        start = 0
+        for name, array in record.items():
+            if array.stype != NUMPY:
+                raise BadParameter("initial_arrays", name, f"is serialized as {array.stype}", "pass NumPy arrays")
+            dtype, shape = np.dtype(array.dtype), tuple(array.shape)
+            if dtype.kind in "iub":
+                parts.append(Part(name, shape, dtype, None, "whole"))
+            elif dtype.name not in FLOATS:
+                fix = f"pass arrays of {', '.join(FLOATS)}, whole numbers or booleans"
+                raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
+            elif any(fnmatchcase(name, pattern) for pattern in statistics):
+                parts.append(Part(name, shape, dtype, None, "statistic"))
+            else:
+                stop = start + int(np.prod(shape, dtype=np.int64))
+                parts.append(Part(name, shape, dtype, slice(start, stop), "trained"))
+                start = stop
+        if start == 0:
+            fix = "pass the model's arrays: ArrayRecord(model.state_dict())"
+            raise BadParameter("initial_arrays", list(record), "hold nothing to train", fix)
+        wide = any(part.place and part.dtype == np.float64 for part in parts)
+        return cls(tuple(parts), np.dtype(np.float64 if wide else np.float32))
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        return max(int(part.place.stop) for part in self.parts if part.place)
+
+    @property
+    def carried(self) -> tuple[Part, ...]:
+        """What is not in the vector."""
+        return tuple(part for part in self.parts if part.place is None)
+
+    def split(self, record: Mapping[str, Any]) -> tuple[Vector, dict[str, NDArray[Any]]]:
+        """(the vector, what is carried) of a model that we trust."""
+        x: Vector = np.empty(self.size, self.dtype)
+        carried = {}
+        for part in self.parts:
+            values = record[part.name].numpy()
+            if part.place is None:
+                carried[part.name] = values
+            else:
+                x[part.place] = values.reshape(-1)
+        return x, carried
+
+    def join(self, x: Vector, carried: Arrays) -> Any:
+        """The ``flwr.app.ArrayRecord`` of a vector and of what is carried."""
+        from flwr.app import Array, ArrayRecord
+
+        record = ArrayRecord()
+        for part in self.parts:
+            values = carried[part.name] if part.place is None else x[part.place]
+            record[part.name] = Array(
+                dtype=str(part.dtype), shape=part.shape, stype=NUMPY, data=npy_bytes(values, part.shape, part.dtype)
+            )
+        return record
+
+    def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The arrays that a stranger sent, as views, if they are this model's; raises `BadReply`."""
+        known = {part.name for part in self.parts}
+        if record.keys() != known:
+            wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
+            wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
+            raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
+        return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in self.parts}
+
+    def difference(self, sent: Vector, returned: Arrays) -> Vector:
+        """``x_sent - x_returned``, with x_sent as it was sent: in the dtype of each array."""
+        update: Vector = np.empty(self.size, self.dtype)
+        with np.errstate(all="ignore"):  # whatever is not finite is refused as such
+            for part in self.parts:
+                if part.place is not None:
+                    before = sent[part.place].astype(part.dtype, copy=False)
+                    np.subtract(before, returned[part.name].reshape(-1), out=update[part.place], dtype=self.dtype)
+        return update
+
+    def gather(self, returned: Arrays) -> Vector:
+        """The vector that a client returned, where clients send updates instead of models."""
+        update: Vector = np.empty(self.size, self.dtype)
+        for part in self.parts:
+            if part.place is not None:
+                update[part.place] = returned[part.name].reshape(-1)
+        return update
+
+    def keep(self, returned: Arrays) -> dict[str, NDArray[Any]]:
+        """What is carried, checked and copied out of a reply."""
+        kept = {}
+        for part in self.carried:
+            part.check(returned[part.name])
+            kept[part.name] = returned[part.name].astype(part.dtype)
+        return kept
+
+
+HEADER = 10_000
+"""Bytes that the header of an array may take; NumPy's own bound."""
+NUMPY = "numpy.ndarray"
+"""How Flower calls the one kind of serialization that it has."""
+
+
+def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The numbers of one Flower array, without a copy, if it is what we sent: this shape, this dtype, this many bytes.
+
+    ``array`` is a ``flwr.app.Array``: .npy bytes, with its dtype and shape beside them. Both sets of claims must be
+    true. Nothing is unpickled, and the only memory taken is for the header.
+
+    >>> from types import SimpleNamespace
+    >>> lie = SimpleNamespace(dtype="float32", shape=(3,), stype="numpy.ndarray", data=b"")
+    >>> view("w", lie, (2,), np.dtype("float32"))
+    Traceback (most recent call last):
+        ...
+    asyncsgd.core.errors.BadReply: array 'w' has shape (3,), the model has (2,)
+    """
+    if array.stype != NUMPY:
+        raise BadReply(f"array {name!r} is serialized as {array.stype!r:.40}, not as {NUMPY!r}")
+    if tuple(array.shape) != shape:
+        raise BadReply(f"array {name!r} has shape {_short(tuple(array.shape))}, the model has {shape}")
+    if not _same(array.dtype, dtype):
+        raise BadReply(f"array {name!r} is {array.dtype!r:.40}, the model has {dtype}")
+    data: bytes = array.data
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    if not size < len(data) <= size + HEADER:
+        raise BadReply(f"array {name!r} takes {len(data)} bytes, {size} and a header are expected")
+    inner, fortran, kind, start = _header(name, data)
+    if inner != shape or not _same(kind, dtype) or len(data) != start + size:
+        raise BadReply(f"array {name!r} contradicts itself: its header says {_short(inner)} of {kind}")
+    return np.ndarray(shape, kind, buffer=data, offset=start, order="F" if fortran else "C")
+
+
+def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """An array as the bytes of an .npy file, with one copy; Flower's own way makes three of them.
+
+    >>> np.load(BytesIO(npy_bytes(np.arange(6.0), (2, 3), np.dtype("float32"))))
+    array([[0., 1., 2.],
+           [3., 4., 5.]], dtype=float32)
+    """
+    header = BytesIO()
+    words = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(header, words)
+    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
+    return b"".join((header.getvalue(), numbers.view(np.uint8).data))
+
+
+TRIES = 5
+"""How often a header is read. NumPy parses it with `ast`, which in CPython 3.11 raises SystemError now and then where
+another thread does so too, and replies are read in several threads: a good reply would be refused."""
+
+
+def _header(name: str, data: bytes, tries: int = TRIES) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    file = BytesIO(data[: HEADER + 16])
+    try:
+        version = npy.read_magic(file)
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, fortran, kind = read(file, max_header_size=HEADER)
+    except SystemError as error:
+        if tries > 1:
+            return _header(name, data, tries - 1)
+        raise BadReply(f"array {name!r} cannot be parsed ({error})") from error
+    except Exception as error:  # whatever a stranger's bytes make the parser say
+        raise BadReply(f"array {name!r} is no .npy file ({type(error).__name__})") from error
+    return shape, fortran, kind, file.tell()
+
+
+def _same(claimed: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype is this one, in either order of bytes."""
+    try:
+        return bool(np.dtype(claimed).newbyteorder("=") == dtype)
+    except (TypeError, ValueError):
+        return False
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    text = str(shape)
+    return text if len(text) <= 60 else f"{text[:57]}..."

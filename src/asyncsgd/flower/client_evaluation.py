@@ -1,0 +1,136 @@
+"""Evaluation on clients while training goes on: one model at a time, at the pace of the slowest client that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from asyncsgd.engines.base import Note
+from asyncsgd.flower.client_handle import WorkerHandle
+from asyncsgd.flower.client_metrics import Means
+from asyncsgd.flower.messages import Letters
+from asyncsgd.flower.sender import Good, Letter, Outcome, Refused, Trouble
+
+PATIENCE = 10.0
+"""Seconds that clients get for the last evaluation of a run, besides twice the longest job so far."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The server has evaluated this model, an ``ArrayRecord``."""
+
+    iteration: int
+    record: Any
+
+
+@dataclass
+class _Round:
+    """One model, evaluated by those who were there when it began."""
+
+    iteration: int
+    pending: dict[int, tuple[WorkerHandle, Letter]]
+    means: Means = field(default_factory=Means)
+    failed: int = 0
+    why: str = ""
+
+
+class Evaluations:
+    """A model that comes while clients are busy with another waits; of several that wait, the newest counts."""
+
+    def __init__(self, letters: Letters) -> None:
+        self._letters = letters
+        self._round: _Round | None = None
+        self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
+        self._longest = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is to come."""
+        return self._round is not None or self._next is not None
+
+    @property
+    def patience(self) -> float:
+        """Seconds that clients get for the last evaluation of a run."""
+        return PATIENCE + 2 * self._longest
+
+    def took(self, seconds: float) -> None:
+        """So long took a job: it may be in front of an evaluation."""
+        self._longest = max(self._longest, seconds)
+
+    def ask(self, iteration: int, record: Any) -> None:
+        """Evaluate this model next."""
+        self._next = iteration, record
+
+    def begin(self, members: Iterable[WorkerHandle]) -> list[WorkerHandle]:
+        """If nothing else is under way, put letters in line; whose lines have changed."""
+        if self._round is not None or self._next is None:
+            return []
+        free = [member for member in members if member.current is None or member.current.kind != "evaluate"]
+        if not free:
+            return []
+        (iteration, record), self._next = self._next, None
+        letters = {member.number: (member, self._letters.evaluate(member, iteration, record)) for member in free}
+        self._round = _Round(iteration, letters)
+        for member, letter in letters.values():
+            member.waiting.appendleft(letter)  # many jobs may wait for a slow client, and the others would wait for it
+        return free
+
+    def answered(self, letter: Letter, outcome: Outcome) -> list[Note]:
+        """A client has answered; a note if it was the last."""
+        here = self._round
+        if here is None or letter.number != here.iteration or letter.worker not in here.pending:
+            return []
+        match outcome:
+            case Good(value=told) if told is not None:
+                here.means.add(letter.worker, told)
+            case Good():
+                here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
+            case Refused(reason=why) | Trouble(reason=why):
+                here.failed, here.why = here.failed + 1, why
+        return self.gone(letter.worker)
+
+    def gone(self, worker: int) -> list[Note]:
+        """Nothing will come from this client (any more); a note if it was the last."""
+        if self._round is None:
+            return []
+        if (found := self._round.pending.pop(worker, None)) is not None:
+            member, letter = found
+            member.drop(letter)
+        return [] if self._round.pending else self.close()
+
+    def silent(self, worker: int, seconds: float) -> list[Note]:
+        """This client was given up; a note if it was the last."""
+        if self._round is not None and worker in self._round.pending:
+            self._round.failed, self._round.why = self._round.failed + 1, f"no answer in {seconds:.0f} s"
+        return self.gone(worker)
+
+    def close(self) -> list[Note]:
+        """Whatever is missing will be missing."""
+        if self._round is None:
+            return []
+        done, self._round = self._round, None
+        row = {"kind": "evaluate", "at": done.iteration, "failed": done.failed, **done.means.row()}
+        words = f"clients, model of iteration {done.iteration}: {describe(row, done.why)}"
+        return [Note("client_metrics", row, words)]
+
+
+def told(means: Means) -> Note:
+    """What clients said of their training."""
+    row = {"kind": "train", **means.row()}
+    return Note("client_metrics", row, f"clients, training: {describe(row)}")
+
+
+def describe(row: dict[str, Any], why: str = "") -> str:
+    """One line.
+
+    >>> from asyncsgd.flower.client_metrics import Told
+    >>> means = Means()
+    >>> means.add(0, Told(10.0, {"accuracy": 0.5}))
+    >>> describe({**means.row(), "failed": 1}, "no data")
+    'accuracy 0.5 (1 client, 10 examples; 1 failed: no data)'
+    """
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in list(row["metrics"].items())[:6]) or "no numbers"
+    who = f"{row['clients']} client{'s' * (row['clients'] != 1)}, {row['examples']:.0f} examples"
+    failed = f"; {row['failed']} failed: {why.splitlines()[-1] if why else 'no words'}" if row.get("failed") else ""
+    return f"{shown} ({who}{failed})"

@@ -1,0 +1,36 @@
+"""What a run, a plan or an experiment looks like: one self-contained page, and figures for papers.
+
+``report`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against``, ``clients`` its
+numbers · ``compose``, ``sections``, ``summary``, ``embed``, ``js`` how it is put together · ``cli`` the command ·
+``page`` any page · ``figures``, ``charts`` matplotlib.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["report"]
+
+
+def report(runs: Any, path: str | Path = "report.html", *, title: str = "", task: Any = None) -> Path:
+    """Write one self-contained HTML page about runs, and return where.
+
+    Args:
+        runs: A run (simulated or trained), a comparison, a trace, the directory of a run or a folder of such; or
+            several of these in a list, or in a dict that names them.
+        path: Where the page goes.
+        title: Its heading; by default made from the runs.
+        task: What simulated runs were of. With its constants the page compares them with the theorems' bounds.
+
+    >>> import asyncsgd as asgd, tempfile
+    >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 16])
+    >>> run = asgd.simulate(task, asgd.async_sgd(0.1), speeds, iterations=100)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     asgd.report({"mine": run}, f"{folder}/report.html", task=task).name
+    'report.html'
+    """
+    from asyncsgd.pages.run_page import write as write_page
+    from asyncsgd.pages.sources import gather
+
+    return write_page(gather(runs, task), Path(path), title)

@@ -1,0 +1,76 @@
+"""From whatever a user has to what a page shows: run directories, runs, comparisons, traces, and several of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from asyncsgd.core.errors import BadParameter, NoRun
+from asyncsgd.run.read import check_complete
+from asyncsgd.run.view import RunView
+from asyncsgd.simulation import Comparison, Run
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+# --------------------------------------------------------------------------------------------------------------
+# Runs beside each other need names of their own.
+
+
+def distinct(subjects: list[RunView]) -> list[RunView]:
+    """The same runs, no two of one name: the second ``a`` becomes ``a (2)``."""
+    seen: dict[str, int] = {}
+    found = []
+    for subject in subjects:
+        seen[subject.name] = often = seen.get(subject.name, 0) + 1
+        found.append(subject if often == 1 else subject.named(f"{subject.name} ({often})"))
+    return found
+
+
+FIX = "pass runs, comparisons, traces, or directories of runs"
+
+
+def gather(runs: Any, task: Task | None = None) -> list[RunView]:
+    """One subject per run, in the order given; ``task`` is what simulated runs were of."""
+    found = distinct(_several(runs, task, ""))
+    for view in found:
+        view.check()
+    if not found:
+        raise BadParameter("runs", runs, "is empty", FIX)
+    return found
+
+
+def _several(runs: Any, task: Task | None, name: str) -> list[RunView]:
+    match runs:
+        case Run():
+            return [RunView.of(runs, name, task)]
+        case Comparison():
+            targets = {} if runs.target is None else {runs.metric: runs.target}
+            return [replace(RunView.of(run, key, task), targets=targets) for key, run in runs.runs.items()]
+        case Trace():
+            return [RunView.of_trace(runs, name or runs.metadata.get("method", "trace"))]
+        case str() | os.PathLike():
+            found = of_path(Path(runs))
+            return [found[0].named(name)] if name and len(found) == 1 else found
+        case Mapping():
+            return [subject for key, run in runs.items() for subject in _several(run, task, str(key))]
+        case Iterable():
+            return [subject for run in runs for subject in _several(run, task, name)]
+    raise BadParameter("runs", runs, f"is a {type(runs).__name__}", FIX)
+
+
+def of_path(path: Path) -> list[RunView]:
+    """A run's directory, a folder of such directories, or the file of a trace. Nothing in it is unpickled."""
+    if path.is_file():
+        return [RunView.of_trace(Trace.read(path), path.stem)]
+    if not path.exists():
+        raise BadParameter("path", str(path), "does not exist", "pass the directory given to asgd.train")
+    if (path / "run.json").exists():
+        return [RunView.read(path)]
+    inside = sorted(child for child in path.iterdir() if (child / "run.json").exists())
+    if not inside:
+        check_complete(path)
+        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+    return [RunView.read(child) for child in inside]

@@ -1,0 +1,293 @@
+"""Looks at a run directory again and again; each look reads only what is new."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import BadRunDirectory, Torn
+from asyncsgd.format import jsonable
+from asyncsgd.run.directory import in_use
+from asyncsgd.run.ending import End, Ending, ending_of_files, since_start
+from asyncsgd.run.read import read_config
+from asyncsgd.run.tail import Lines, Log, Tally
+from asyncsgd.run.view import fault_counts, faults_of, word
+from asyncsgd.trace import Trace
+
+# --------------------------------------------------------------------------------------------------------------
+# How a run stands at one moment: what the terminal draws and what a program reads.
+
+
+@dataclass(frozen=True)
+class WorkerSeen:
+    """One worker."""
+
+    worker: int
+    state: str
+    """working, idle, retired or gone; empty if the run is over."""
+    jobs: int
+    """Updates of it that arrived."""
+    mean_delay: float | None
+    in_flight: int
+    last_seen: float | None
+    """Seconds since its last update arrived."""
+    faults: int
+    """Jobs of it that were lost or rejected."""
+    deaths: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that a user should know."""
+
+    seconds: float
+    iteration: int
+    text: str
+    bad: bool = True
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a run stands."""
+
+    directory: str
+    ending: Ending
+    task: str
+    method: str
+    iterations: int
+    """Updates that have arrived."""
+    seconds: float
+    """On the clock of the run."""
+    silent: float
+    """Seconds since its files last grew; 0 if it is over."""
+    updates_per_second: float
+    """Updates, lately, 0 before the first one; over all its time if it is over."""
+    left: float | None
+    """Seconds to the last iteration at this speed."""
+    average_delay: float | None
+    maximum_delay: int
+    histogram: tuple[tuple[int, int], ...]
+    """(delay, jobs), for delays that occurred."""
+    in_flight: int
+    alive: int
+    """Workers."""
+    workers: tuple[WorkerSeen, ...]
+    jobs: Mapping[str, int]
+    """How many ended how."""
+    faults: Mapping[str, int]
+    """Deaths, exceptions, rejected updates and retired workers: what `RunView.headline` calls faults."""
+    metrics: Mapping[str, tuple[float, ...]]
+    """Columns, "iteration" and "time" among them; one row per evaluation."""
+    notes: tuple[Note, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is training."""
+        return self.ending.kind is End.RUNNING
+
+    @property
+    def sentence(self) -> str:
+        """How it ended, or how to resume it."""
+        return self.ending.sentence(Path(self.directory))
+
+    def headline(self) -> dict[str, Any]:
+        """Return the frame for JSON, under the names of `asyncsgd.run.view.RunView.headline` where that has them."""
+        row = {name: value for name, value in asdict(self).items() if name not in ("ending", "workers")}
+        row["metrics"] = {name: values[-1] for name, values in self.metrics.items() if values}
+        row |= {"state": str(self.ending.kind), "sentence": self.sentence}
+        row |= {"wanted": self.ending.wanted, "until": self.ending.until}
+        row |= {"workers": len(self.workers), "per_worker": [asdict(worker) for worker in self.workers]}
+        found: dict[str, Any] = jsonable(row)
+        return found
+
+
+NOTED = {
+    "died": "worker {worker} {reason}",
+    "failed": "worker {worker}, job {job}: {reason}",
+    "rejected": "worker {worker}, job {job} was rejected: {reason}",
+    "retired": "worker {worker} is retired: {reason}",
+    "diverged": "the loss is no finite number",
+    "stopped": "stopped: {reason}",
+    "stopped_early": "stopped early: {reason}",
+    "resumed": "resumed",
+}
+"""Events of the journal that a user should know of, in words."""
+NOTES = 50
+"""So many of the newest are kept."""
+
+
+class Watcher:
+    """One run directory. ``look()`` says how the run stands now.
+
+    >>> import tempfile, asyncsgd as asgd
+    >>> folder = tempfile.mkdtemp()
+    >>> options = {"engine": asgd.engines.processes(2), "directory": folder, "progress": False}
+    >>> run = asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), iterations=20, **options)
+    >>> with Watcher(folder) as watcher:
+    ...     frame = watcher.look()
+    >>> frame.sentence, frame.iterations, frame.average_delay == run.trace.delays.average
+    ('done', 20, True)
+    """
+
+    def __init__(self, path: str | Path, now: Callable[[], float] = time.time) -> None:
+        self.path = Path(path)
+        self._now = now
+        self._log = Log(self.path / "trace.log")
+        self._metrics, self._journal = Lines(self.path / "metrics.jsonl"), Lines(self.path / "journal.jsonl")
+        self._tails = (self._log, self._metrics, self._journal)
+        self._forget()
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for tail in self._tails:
+            tail.close()
+
+    def _forget(self) -> None:
+        self.close()
+        self._tally = Tally()
+        self._rows: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    def look(self) -> Frame:
+        """Read what is new, and say how the run stands."""
+        running = in_use(self.path)  # first: if nobody trains here, then what is read below is all there will be
+        config = read_config(self.path)
+        try:
+            self._read()
+        except Torn:  # a resume has shortened the file just now
+            self._forget()
+            try:
+                self._read()
+            except Torn as error:
+                raise BadRunDirectory(f"{error}; restore it from a backup") from error
+        return self._frame(config, running)
+
+    def _read(self) -> None:
+        # Whoever resumes a run replaces its log and shortens the other files: then nothing read before holds.
+        if any([tail.look() for tail in self._tails]):
+            self._forget()
+            for tail in self._tails:
+                tail.look()
+        for batch in self._log.news():
+            self._tally.add(batch)
+        self._rows.extend(self._metrics.news())
+        self._events.extend(self._journal.news())
+        if not self._tally.workers and not self._log.path.exists() and (self.path / "trace.parquet").exists():
+            self._tally.add(Trace.read(self.path / "trace.parquet").jobs)  # somebody has tidied up
+
+    # ------------------------------------------------------------------------------------------ seeing
+
+    def _frame(self, config: dict[str, Any], running: bool) -> Frame:
+        tally = self._tally
+        wanted = int(config["iterations"])
+        changed = [time for tail in self._tails if (time := tail.changed) is not None]
+        silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
+        seconds = self._seconds() + silent
+        end = ending_of_files(config, self._events, self._rows, tally.iterations, running=running)
+        alive = self._alive()
+        speed = tally.iterations / seconds if seconds > 0 else 0.0
+        if running:
+            speed = tally.speed(seconds, len(alive))
+        histogram = tally.histogram()
+        jobs = int(histogram.sum())
+        return Frame(
+            directory=str(self.path),
+            ending=end,
+            task=str(config.get("task", "")),
+            method=str(config.get("method_name", "")),
+            iterations=tally.iterations,
+            seconds=seconds,
+            silent=silent,
+            updates_per_second=speed,
+            left=(wanted - tally.iterations) / speed if running and speed > 0 else None,
+            average_delay=int(histogram @ np.arange(len(histogram))) / jobs if jobs else None,
+            maximum_delay=max(0, len(histogram) - 1),
+            histogram=tuple((int(delay), int(histogram[delay])) for delay in np.flatnonzero(histogram)),
+            in_flight=len(tally.in_flight),
+            alive=len(alive) if running else 0,
+            workers=self._workers(alive, running, seconds),
+            jobs={word(outcome): count for outcome, count in tally.outcomes.items()},
+            faults=fault_counts(faults_of(self._events)),
+            metrics=self._columns(),
+            notes=self._notes(),
+        )
+
+    def _seconds(self) -> float:
+        """The clock of the run when it last wrote; its diagnosis comes after its end."""
+        said = (_number(row, "seconds") for row in self._events if row.get("event") != "diagnosed")
+        measured = (_number(row, "time") for row in self._rows[-1:])
+        return max(self._tally.latest, *said, *measured, 0.0)
+
+    def _alive(self) -> set[int]:
+        alive: set[int] = set()
+        for row in since_start(self._events):
+            if row.get("event") == "joined":
+                alive.add(row["worker"])
+            elif row.get("event") == "left":
+                alive.discard(row["worker"])
+        return alive
+
+    def _workers(self, alive: set[int], running: bool, seconds: float) -> tuple[WorkerSeen, ...]:
+        tally = self._tally
+        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == "retired"}
+        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == "died")
+        flying = Counter(worker for worker, _, _ in tally.in_flight.values())
+        means = tally.per_worker()
+
+        def state(worker: int) -> str:
+            if not running:
+                return ""
+            if worker not in alive:
+                return "retired" if worker in retired else "gone"
+            return "working" if flying[worker] else "idle"
+
+        def seen(worker: int) -> WorkerSeen:
+            doing = tally.workers.get(worker)
+            last = None if doing is None or doing.last is None else max(0.0, seconds - doing.last)
+            jobs, faults = (0, 0) if doing is None else (doing.jobs, doing.faults)
+            return WorkerSeen(
+                worker, state(worker), jobs, means.get(worker), flying[worker], last, faults, deaths[worker]
+            )
+
+        return tuple(seen(worker) for worker in sorted({*tally.workers, *alive}))
+
+    def _notes(self) -> tuple[Note, ...]:
+        found: list[Note] = []
+        for row in reversed(self._events):
+            found.extend(_notes(row))
+            if len(found) >= NOTES:
+                break
+        return tuple(reversed(found[:NOTES]))
+
+    def _columns(self) -> dict[str, tuple[float, ...]]:
+        names = dict.fromkeys(name for row in self._rows for name in row)
+        return {name: tuple(_number(row, name, float("nan")) for row in self._rows) for name in names}
+
+
+def _number(row: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _notes(row: dict[str, Any]) -> list[Note]:
+    event, seconds, iteration = row.get("event"), _number(row, "seconds"), int(_number(row, "iteration"))
+    if event == "diagnosed":  # in reverse, as the journal is read backwards
+        return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
+    if event not in NOTED:
+        return []
+    words = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "nobody knows why"} | row)
+    return [Note(seconds, iteration, words, bad=event not in ("resumed", "stopped_early"))]

@@ -1,0 +1,273 @@
+"""What a command line names: a task as ``module:name``, a method by its recipe, an engine by what run.json says."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asyncsgd import recipes
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, UsageError
+from asyncsgd.core.method import Method
+from asyncsgd.core.validate import nearest
+from asyncsgd.engines import Engine, Group, processes, ray
+from asyncsgd.tasks.base import Task
+
+OPTIONS = (
+    "stepsize",
+    "concurrency",
+    "clip",
+    "noise",
+    "momentum",
+    "optimizer",
+    "local_steps",
+    "local_stepsize",
+    "compressed",
+)
+"""What a command line says of the method by name; the rest goes through --set."""
+PYTHON = {"True": True, "False": False, "None": None}
+"""What JSON writes in small letters: a text would pass for true."""
+NEEDS = ("num_cpus", "num_gpus", "resources", "threads")
+"""What a command line says of workers is said of all of them."""
+
+
+def named_task(name: str) -> Task:
+    """The task that ``module:name`` names, or what the function of that name returns.
+
+    Modules are looked for in the current directory first.
+    """
+    found = _named("task", name)
+    if callable(found) and (isinstance(found, type) or not hasattr(found, "update")):
+        try:
+            inspect.signature(found).bind()
+        except (TypeError, ValueError) as error:
+            fix = "give its parameters defaults, or name a task that it made"
+            raise BadParameter("task", name, f"cannot be called without arguments ({error})", fix) from error
+        found = _called(name, found)
+    if not hasattr(found, "update"):
+        fix = "let it be a task such as asgd.tasks.torch(...), or a function that returns one"
+        raise BadParameter("task", name, f"is a {type(found).__name__}", fix)
+    task: Task = found
+    _NAMES[id(task)] = task, name
+    return task
+
+
+_NAMES: dict[int, tuple[Task, str]] = {}
+"""Tasks that were named, by identity. Each is kept, so that no other object gets its identity."""
+
+
+def name_of(task: Any) -> str | None:
+    """Return the ``module:name`` that names a task: as `named_task` was given it, or where a module holds it.
+
+    >>> from asyncsgd.testing.bench import Bowl
+    >>> name_of(named_task("asyncsgd.testing.bench:Bowl")), name_of(Bowl())
+    ('asyncsgd.testing.bench:Bowl', None)
+    """
+    if id(task) in _NAMES:
+        return _NAMES[id(task)][1]
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name not in ("__main__", "__mp_main__") and getattr(module, "__spec__", None) is not None:
+            for name, value in list(vars(module).items()):
+                if value is task and not name.startswith("_"):
+                    return f"{module_name}:{name}"
+    return None
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except AsyncSGDError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}, line {frame.lineno}"
+        raise UsageError(
+            f"{name}: calling it failed with {type(error).__name__}: {error} ({where}); mend it"
+        ) from error
+
+
+def named_method(name: str, options: Mapping[str, Any]) -> Method:
+    """The recipe of this name called with these options, or ``module:name`` of your own.
+
+    Errors name the options as the command line has them.
+
+    >>> named_method("federated_async_sgd", {"stepsize": 0.1, "concurrency": 4}).name
+    'federated_async_sgd'
+    """
+    try:
+        if ":" not in name:
+            return recipes.make(name, options)
+        found = _named("method", name)
+        if _makes(found):
+            return recipes.make(name, options, found)
+        if not isinstance(found, Method):
+            fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
+            raise BadParameter("method", name, f"is a {type(found).__name__}", fix)
+        return recipes.adapt(found, options)
+    except BadParameter as error:
+        plain = error.name == "method" or error.name in OPTIONS
+        option = f"--{error.name.replace('_', '-')}" if plain else f"--set {error.name}"
+        fix = error.fix.replace(f": stepsize={error.value!r}", f": --stepsize {error.value}")
+        raise BadParameter(option, error.value, error.problem, fix) from error
+
+
+def _makes(found: Any) -> bool:
+    """Whether it is to be called: a model, say, can be called too, but takes no step."""
+    try:
+        parameters = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return False
+    return isinstance(found, type | partial) or inspect.isroutine(found) or "stepsize" in parameters
+
+
+def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """The options of a method: those given by name, None where nothing was said, and pairs of ``--set``.
+
+    >>> method_options({"stepsize": 0.1, "clip": None, "optimizer": "adamw"}, ["optimizer.beta1=0.8"])
+    {'stepsize': 0.1, 'optimizer': {'kind': 'adamw', 'beta1': 0.8}}
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    for name, value in settings(pairs).items():
+        table, dot, key = name.partition(".")
+        if dot:
+            inner = options.get(table, {})
+            options[table] = {**(inner if isinstance(inner, dict) else {"kind": inner}), key: value}
+        elif name in options:
+            fix = f"leave out --{name.replace('_', '-')} or --set {name}"
+            raise BadParameter(f"--set {name}", value, f"is given twice, the other time as {options[name]!r}", fix)
+        else:
+            options[name] = value
+    return options
+
+
+def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
+    """The engine that run.json describes, with changes; where there are others than before, nobody pretends any more.
+
+    >>> named_engine({"engine": "processes", "workers": 2, "seconds": [0, 1]}, {"threads": 1}).describe()["seconds"]
+    (0.0, 1.0)
+    """
+    options = {key: value for key, value in described.items() if key != "engine"}
+    for name in ("slowdown", "seconds"):
+        options[name] = None if "workers" in changes else options.get(name) or None
+    match described.get("engine"):
+        case "processes":
+            options["threads"] = options.pop("threads_each", None)
+            return processes(**_known(processes, {**options, **changes}, "--engine ray"))
+        case "ray":
+            return _on_ray(options, dict(changes))
+    if "workers" not in changes:
+        fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
+        raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
+    return processes(**_known(processes, dict(changes), "--engine ray"))
+
+
+def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
+    """Groups of workers stay what they are, but for what is said of all."""
+    groups = [Group(**group) for group in options.pop("groups", [])] or [Group(options["workers"])]
+    options.pop("transport", None)  # the method says how updates are encoded
+    needs = {name: changes.pop(name) for name in NEEDS if name in changes}
+    workers = changes.pop("workers", None)
+    if workers is not None:
+        if len(groups) > 1 and not needs:
+            fix = "say what each of them needs too (--num-cpus, --num-gpus, --resource), or go on in Python with groups"
+            raise BadParameter("--workers", workers, f"does not say how many of each of the {len(groups)} groups", fix)
+        groups = [replace(groups[0] if len(groups) == 1 else Group(1), workers=workers)]
+    options["workers"] = [replace(group, **needs) for group in groups]
+    if "at_least" in options:
+        options["at_least"] = min(options["at_least"], sum(group.workers for group in groups))
+    options |= changes
+    directory = options.pop("working_dir", None)
+    if directory is not None:
+        if not os.path.isdir(directory):
+            raise BadParameter("--working-dir", directory, "is no directory", "pass the one that holds your modules")
+        options["runtime_env"] = {"working_dir": os.path.abspath(directory)}
+    return ray(**_known(ray, options, "--engine processes"))
+
+
+def _known(recipe: Callable[..., Engine], options: dict[str, Any], other: str) -> dict[str, Any]:
+    """The same options, if the recipe takes them all."""
+    for name, value in options.items():
+        if name not in inspect.signature(recipe).parameters:
+            raise BadParameter(f"--{name.replace('_', '-')}", value, "is for another engine", f"pass {other}")
+    return options
+
+
+def settings(
+    pairs: Iterable[str], option: str = "--set", example: str = "name=value, for instance concurrency=4"
+) -> dict[str, Any]:
+    """Options given as ``name=value``; a value is read as JSON, or as Python writes it, where it is some.
+
+    >>> settings(["concurrency=4", "weights=linear", "early=False"])
+    {'concurrency': 4, 'weights': 'linear', 'early': False}
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not all(part.isidentifier() for part in name.split(".")):
+            raise BadParameter(option, pair, "is not a setting", f"write {example}")
+        try:
+            found[name] = PYTHON[text] if text in PYTHON else json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def numbers(name: str, text: str | None) -> list[float] | None:
+    """Numbers with commas between them.
+
+    >>> numbers("slowdown", "1,1,10")
+    [1.0, 1.0, 10.0]
+    """
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise BadParameter(name, text, "is no list of numbers", "write one per worker: 1,1,1,10") from error
+
+
+def fresh_directory(name: str) -> Path:
+    """``runs/name-1``, or the next number that is free."""
+    base = name.rpartition(":")[2] or "run"
+    number = 1
+    while (path := Path("runs") / f"{base}-{number}").exists():
+        number += 1
+    return path
+
+
+def look_here() -> None:
+    """Look for modules in the current directory too, as Python does for a script: a task may come from one there."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _named(what: str, name: str) -> Any:
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not attribute or not module_name or module_name.startswith("."):
+        raise BadParameter(what, name, "names nothing", f"write module:{what}, as in examples.digits:task")
+    look_here()
+    if module_name.endswith(".py"):
+        fix = f"name the module: {module_name.removesuffix('.py').replace(os.sep, '.')}:{attribute}"
+        raise BadParameter(what, name, "names a file", fix)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise UsageError(f"{name}: importing {module_name} failed: {error}; install what it needs") from error
+        fix = f"run this where {module_name.replace('.', '/')}.py is, or install the package"
+        raise BadParameter(what, name, f"cannot be found (no module {error.name!r})", fix) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [other for other in dir(found) if not other.startswith("_")]
+            fix = nearest(part, public) if public else "check the spelling"
+            raise BadParameter(what, name, f"cannot be found ({module_name} has no {part!r})", fix)
+        found = getattr(found, part)
+    return found

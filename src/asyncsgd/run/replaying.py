@@ -1,0 +1,288 @@
+"""The same run again, in one process: every gradient recomputed along the trace, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from asyncsgd.core.errors import BadParameter, ReplayDiffers
+from asyncsgd.core.events import Arrival, Outcome
+from asyncsgd.core.method import Method
+from asyncsgd.core.random import derive, output
+from asyncsgd.core.server import JOB
+from asyncsgd.core.vectors import Vector
+from asyncsgd.engines.base import limited
+from asyncsgd.engines.compression import Rounding, Unpacking
+from asyncsgd.run import checkpoints as checkpoints
+from asyncsgd.run import configuration, stored
+from asyncsgd.run.checksums import JOB as MAY_LACK
+from asyncsgd.run.checksums import UNKNOWN, check_listed, fingerprint, marks
+from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED
+from asyncsgd.run.noise_log import NOISE, noise_seeds
+from asyncsgd.run.read import as_path, read_blocks, read_lines, sound_trace
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+from asyncsgd.trace.replay import Surroundings, replay_core
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay:
+    """A run replayed, up to its end or to the iteration asked for."""
+
+    x: Vector
+    """The model after `iterations` arrivals: what the method answers with."""
+    iterations: int
+    trace: Trace
+    compared: int
+    """How many updates were found to be those of the run."""
+    model_compared: bool
+    """Whether the whole model was compared with a checkpoint, bit for bit."""
+    arrival: Arrival | None = None
+    """With ``stop``: the arrival of that iteration, with the model it met (``x``) and the ``point`` it came from."""
+    update: Vector | None = None
+    """With ``stop`` or ``job``: its update; that of a rejected job may hold NaN."""
+    point: Vector | None = None
+    """With ``stop`` or ``job``: where it was computed."""
+
+    def __repr__(self) -> str:
+        whole = ", the model bit for bit" if self.model_compared else ""
+        return f"<Replay: {self.iterations} arrivals, {self.compared} updates as in the run{whole}>"
+
+
+def replay(
+    directory: str | Path,
+    *,
+    stop: int | None = None,
+    job: int | None = None,
+    task: Task | None = None,
+    method: Method | None = None,
+    look: Callable[[Arrival, Vector], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+    trust: bool = False,
+) -> Replay:
+    """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
+
+    Args:
+        directory: What was given to `asyncsgd.train`.
+        stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
+            that did the damage.
+        job: The same for a job by its number, also for one that never arrived, as it was rejected, lost or cancelled:
+            its update is computed again at the model it was given.
+        task: Where the directory's own cannot be loaded.
+        method: The same.
+        look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
+            estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
+        progress: Called with the number of arrivals since the last call.
+        trust: Load the task or the method of a directory that another user owns, where they are a pickle (job.pkl).
+            A pickle can run any code when it is loaded, so pass True only if you trust that user. A task that was
+            trained by its name needs no pickle, and a directory of your own needs no trust.
+    """
+    path = as_path(directory)
+    config = configuration.read(path)
+    check_listed(path, but=MAY_LACK)
+    if task is None or method is None:
+        kept = stored.unpackage(path, trust=trust)
+        task = kept[0] if task is None else task
+        method = kept[1] if method is None else method
+    trace = sound_trace(path, early=method.dispatch.early)
+    total = trace.iterations
+    wanted = None if job is None else _find(trace, job, stop)
+    if wanted is not None:
+        stop = wanted if wanted < total else None
+    elif stop is not None:
+        _check_stop(stop, total)
+    known = marks(read_blocks(path, "fingerprints.bin"))
+    arrivals = trace.arrivals()
+    journal = read_lines(path, "journal.jsonl")
+    with _Threads(journal, arrivals.worker) as threads:
+        watch = _Watch(known, stop, look, progress, threads)
+        around = Surroundings(
+            watch=watch,
+            present=_Membership(journal),
+            carry=_Carriage(journal) if any(row.get("transport") for row in journal) else None,
+            noise=noise_seeds(read_lines(path, NOISE)),
+        )
+        update, _, _, broken = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
+    if broken is not None:
+        job = int(arrivals.job[broken])
+        raise ReplayDiffers(f"job {job} (iteration {broken}) is not finite here; it was in the run", job, broken)
+    reached = total if stop is None else stop
+    x = update.output.copy()
+    compared = False
+    if stop is None:
+        compared = _compare_model(path, reached, update.points.current)
+    arrival, g = watch.arrival, watch.update
+    point = None if arrival is None else arrival.point
+    if job is not None and (arrival is None or arrival.job != job):  # it never arrived; the model is where it began
+        arrival, point = None, update.points.current.copy()
+        worker = int(trace.jobs.worker[job])
+        with threads.of(worker):
+            g = method.work.compute(task.update, point, worker, output(derive(int(config["seed"]), JOB), job))
+    return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
+
+
+def _check_stop(stop: int, total: int) -> None:
+    if isinstance(stop, bool) or not isinstance(stop, int | np.integer) or stop < 0:
+        raise BadParameter("stop", stop, "is no iteration", f"pass 0..{total - 1}")
+    if stop >= total:
+        raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
+
+
+def _find(trace: Trace, job: int, stop: int | None) -> int:
+    """The iteration that shows this job: the one it arrived at, else the one whose model it was given."""
+    if stop is not None:
+        raise BadParameter("job", job, "and stop were both given", "pass one of them")
+    if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
+        raise BadParameter("job", job, f"is none of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
+    arrived = Outcome(trace.jobs.outcome[job]).arrived
+    return int((trace.jobs.ended_iteration if arrived else trace.jobs.assigned_iteration)[job])
+
+
+class _Watch:
+    """Compares every update with the run's, and keeps the one that was asked for."""
+
+    def __init__(
+        self,
+        known: Any,
+        stop: int | None,
+        look: Callable[[Arrival, Vector], None] | None,
+        progress: Callable[[int], None] | None,
+        threads: _Threads,
+    ) -> None:
+        self._known, self._stop, self._look, self._progress = known, stop, look, progress
+        self._threads = threads
+        self.compared = 0
+        self.arrival: Arrival | None = None
+        self.update: Vector | None = None
+
+    def __call__(self, arrival: Arrival, g: Vector) -> bool:
+        t = arrival.iteration
+        if t < len(self._known) and self._known[t] != UNKNOWN:
+            if marks(fingerprint(g))[0] != self._known[t]:
+                raise ReplayDiffers(
+                    f"job {arrival.job} of worker {arrival.worker} (iteration {t}) gives another update than in the "
+                    "run; are the task, its data, the libraries and the processor the same?",
+                    arrival.job,
+                    t,
+                )
+            self.compared += 1
+        if self._look is not None:
+            self._look(arrival, g)
+        if self._progress is not None:
+            self._progress(1)
+        self._threads.set(t + 1)
+        if t == self._stop:
+            self.arrival, self.update = _kept(arrival), g.copy()
+            return True
+        return False
+
+
+def _kept(arrival: Arrival) -> Arrival:
+    """A copy that no later update overwrites."""
+    values = {name: getattr(arrival, name) for name in Arrival.__slots__}
+    return Arrival(**{**values, "x": arrival.x.copy(), "point": arrival.point.copy()})
+
+
+class _Threads:
+    """As many threads as the worker had, which may have changed when the run was resumed: jobs end at a resume."""
+
+    def __init__(self, journal: list[dict[str, Any]], workers: Any) -> None:
+        starts = [row for row in journal if row["event"] in (STARTED, RESUMED)]
+        self._since = {row["iteration"]: row["threads"] for row in starts}
+        self._workers = workers
+        self._said: Any = None
+        self._number: int | None = None
+        self._limit = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.set(0)
+        return self
+
+    def set(self, iteration: int) -> None:
+        """What arrives at this iteration is computed next."""
+        self._said = self._since.get(iteration, self._said)
+        number = self._said
+        if isinstance(number, list) and iteration < len(self._workers):
+            number = number[self._workers[iteration]]
+        if number != self._number and not isinstance(number, list):
+            self._limit.close()
+            self._limit.enter_context(limited(number))
+            self._number = number
+
+    def of(self, worker: int) -> AbstractContextManager[None]:
+        """As many as this worker had lately."""
+        number = self._said[worker] if isinstance(self._said, list) else self._said
+        return limited(number)
+
+    def __exit__(self, *error: object) -> None:
+        self._limit.close()
+
+
+class _Carriage:
+    """Rounds updates as they were on their way (`asyncsgd.engines.compression`): a worker that left begins anew."""
+
+    def __init__(self, journal: list[dict[str, Any]]) -> None:
+        self._rows = [row for row in journal if row["event"] in (STARTED, RESUMED, LEFT)]
+        self._next = 0
+        self._kind: str | None = None
+        self._roundings: dict[int, Rounding] = {}
+
+    def __call__(self, iteration: int, worker: int, update: Vector) -> Vector:
+        """What of this update reached the server."""
+        while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
+            row = self._rows[self._next]
+            if row["event"] == LEFT:
+                self._roundings.pop(row["worker"], None)
+            else:
+                self._kind = row.get("transport")
+                self._roundings.clear()
+            self._next += 1
+        if self._kind is None:
+            return update
+        rounding = self._roundings.get(worker)
+        if rounding is None:
+            rounding = self._roundings[worker] = Rounding(self._kind, update.shape[0], update.dtype)
+        sent = np.empty_like(update)
+        Unpacking(self._kind)(rounding.pack(update), sent)
+        rounding.settle(used=True)
+        return sent
+
+
+class _Membership:
+    """Who was there at iteration t, from the journal."""
+
+    def __init__(self, journal: list[dict[str, Any]]) -> None:
+        self._changes = [row for row in journal if row["event"] in (JOINED, LEFT)]
+        self._next = 0
+        self._present: dict[int, None] = {}
+
+    def __call__(self, iteration: int) -> Any:
+        while self._next < len(self._changes) and self._changes[self._next]["iteration"] <= iteration:
+            row = self._changes[self._next]
+            if row["event"] == JOINED:
+                self._present[row["worker"]] = None
+            else:
+                self._present.pop(row["worker"], None)
+            self._next += 1
+        return self._present.keys()
+
+
+def _compare_model(path: Path, iteration: int, x: Vector) -> bool:
+    """Compare the whole model with the checkpoint of the end, if there is one."""
+    for file in checkpoints.listed(path / "checkpoints"):
+        if int(file.stem) == iteration:
+            points = checkpoints.read(file).state["update"]["points"]
+            saved = points["live"][points["current"]]
+            if saved.tobytes() != x.tobytes():
+                place = int(np.flatnonzero(saved.view(np.uint8) != x.view(np.uint8))[0]) // x.itemsize
+                raise ReplayDiffers(
+                    f"all updates agree, the models do not: first at coordinate {place}, {x[place]!r} here and "
+                    f"{saved[place]!r} in the run; are the method and the libraries the same?"
+                )
+            return True
+    return False

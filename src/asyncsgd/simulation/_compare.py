@@ -1,0 +1,185 @@
+"""Methods side by side on the same clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.method import Method
+from asyncsgd.result import Run, write_report
+from asyncsgd.simulation._simulate import simulate
+from asyncsgd.simulation._sweep import Recipe, Sweep, check_grid, sweep, with_step
+from asyncsgd.simulation.compiled_replay import Progress
+from asyncsgd.simulation.durations import Durations
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods on the same durations: their best runs, in the order given."""
+
+    runs: dict[str, Run]
+    sweeps: dict[str, Sweep]
+    target: float | None
+    metric: str
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.runs)}: see .rows(), .runs, .sweeps>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per method: step, iterations and seconds to the target, final metric, delays."""
+        table = []
+        for name, run in self.runs.items():
+            found = self.sweeps.get(name)
+            last = run.metrics[self.metric][-1] if run.diverged is None else None
+            table.append(
+                {
+                    "method": name,
+                    "stepsize": run.method.step.stepsize,
+                    "iterations_to_target": found.best_iterations if found and self.target is not None else None,
+                    "seconds_to_target": found.best_time if found and self.target is not None else None,
+                    self.metric: None if last is None else float(last),
+                    "diverged": run.diverged,
+                    "seconds": float(run.metrics["time"][-1]),
+                    "average_delay": run.trace.delays.average,
+                    "maximum_delay": run.trace.delays.maximum,
+                }
+            )
+        return table
+
+    def report(self, path: str | Path = "report.html", *, title: str = "", task: Task | None = None) -> Path:
+        """Write one self-contained HTML page about all runs side by side, and return where; see ``Run.report``."""
+        return write_report(self, path, title, task)
+
+
+def compare(
+    task: Task,
+    methods: Mapping[str, Recipe | Method] | Iterable[Recipe | Method],
+    durations: Durations | Trace,
+    *,
+    stepsizes: Sequence[float] | NDArray[np.float64] | None = None,
+    seeds: Sequence[int] = (0,),
+    iterations: int | None = None,
+    target: float | None = None,
+    metric: str = "gradient_norm",
+    window: int = 30,
+    sustained: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Methods side by side on the same durations, each at its own best step size if a grid is given.
+
+    A grid replaces the step of a finished method. Pass a dict to choose the names of the rows; in a list, a method
+    that occurs twice is labelled by its step, or by what else differs.
+
+    >>> from asyncsgd import tasks, methods as m
+    >>> from asyncsgd.simulation import durations
+    >>> both = compare(
+    ...     tasks.quadratic(workers=4),
+    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
+    ...     durations.fixed([1, 1, 1, 10]),
+    ...     iterations=1000,
+    ...     target=1e-6,
+    ... )
+    >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
+    {'minibatch_sgd': 311.0, 'async_sgd': 82.0}
+    """
+    methods = methods if isinstance(methods, Mapping) else list(methods)
+    if not methods:
+        raise BadParameter("methods", methods, "is empty", "pass at least one method")
+    named = methods if isinstance(methods, Mapping) else _named(methods, steps=True)
+    if stepsizes is not None:
+        refuse_same(named, float(check_grid(stepsizes)[0]))
+        named = methods if isinstance(methods, Mapping) else _named(methods, steps=False)
+    runs: dict[str, Run] = {}
+    sweeps: dict[str, Sweep] = {}
+    for name, method in named.items():
+        if stepsizes is None and not isinstance(method, Method):
+            raise BadParameter(
+                "methods", name, "is a recipe without a step", "pass stepsizes=..., or a finished method"
+            )
+        if stepsizes is not None or target is not None:
+            steps = [method.step.stepsize] if stepsizes is None and isinstance(method, Method) else stepsizes
+            assert steps is not None
+            sweeps[name] = sweep(
+                task, method, durations, stepsizes=steps, seeds=seeds, iterations=iterations, target=target,
+                metric=metric, window=window, sustained=sustained, progress=progress,
+            )  # fmt: skip
+            method = with_step(method, sweeps[name].best)
+        assert isinstance(method, Method)
+        runs[name] = simulate(task, method, durations, iterations=iterations, seed=seeds[0])
+    return Comparison(runs, sweeps, target, metric)
+
+
+def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[str]:
+    """Names for rows, each once, of (name, step, method); None where the step or the method does not tell rows apart.
+
+    A name that occurs again gets its step, then what differs between methods of one name and step, else a number.
+
+    >>> labels([("async_sgd", 0.1, None), ("async_sgd", 0.3, None), ("mifa", 0.1, None)])
+    ['async_sgd(0.1)', 'async_sgd(0.3)', 'mifa']
+    >>> labels([("fedbuff", None, None), ("fedbuff", None, None)])
+    ['fedbuff #1', 'fedbuff #2']
+    """
+    found = []
+    for name, step, method in methods:
+        same = [(other, its) for known, other, its in methods if known == name]
+        said = []
+        if step is not None and len(same) > 1:
+            near = {other for other, _ in same if other is not None and f"{other:g}" == f"{step:g}"}
+            said.append(f"{step:g}" if len(near) == 1 else repr(float(step)))
+        if method is not None:
+            said += _differences(method, [its for other, its in same if other == step and its is not None])
+        found.append(f"{name}({', '.join(said)})" if said else name)
+    return [
+        label if found.count(label) == 1 else f"{label} #{found[: place + 1].count(label)}"
+        for place, label in enumerate(found)
+    ]
+
+
+def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
+    """What tells a method from its twins: the kinds of parts, and their options where these are plain values."""
+    words = []
+    for name in ("step", "dispatch", "work", "aggregation", "optimizer"):
+        part, others = getattr(method, name), [getattr(twin, name) for twin in twins]
+        alike = [other for other in others if type(other) is type(part)]
+        if len(alike) < len(others):
+            words.append(f"{name}={type(part).__name__}")
+        for option in (parameter.name for parameter in fields(part) if parameter.name != "stepsize"):
+            value, values = getattr(part, option), [getattr(other, option) for other in alike]
+            if isinstance(value, int | float | str | None) and len(set(map(repr, values))) > 1:
+                words.append(f"{option}={value!r}")
+    return words
+
+
+def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None:
+    """Refuse methods that are one and the same once a grid replaces their steps."""
+    seen: list[tuple[str, Method]] = []
+    for name, given in methods.items():
+        method = with_step(given, stepsize)
+        for other, earlier in seen:
+            if _equal(method, earlier):
+                problem = "are the same method once stepsizes=... replaces their steps"
+                fix = "pass it once, or leave stepsizes out to compare the steps themselves"
+                raise BadParameter("methods", [other, name], problem, fix)
+        seen.append((name, method))
+
+
+def _named(methods: Sequence[Recipe | Method], *, steps: bool) -> dict[str, Recipe | Method]:
+    known = [str(getattr(method, "name", getattr(method, "__name__", "method"))) for method in methods]
+    made = [method if isinstance(method, Method) else None for method in methods]
+    stepsizes = [method.step.stepsize if steps and method else None for method in made]
+    return dict(zip(labels(list(zip(known, stepsizes, made, strict=True))), methods, strict=True))
+
+
+def _equal(one: Method, other: Method) -> bool:
+    try:
+        return one == other
+    except ValueError:  # a part of the user's holds arrays, which do not compare as a whole
+        return False

@@ -1,0 +1,362 @@
+"""One call: a task, a method and durations (or a recorded trace) in; the model, the trace and the metrics out."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
+from asyncsgd.core.events import Arrived, Assign, Job, Joined, Reply
+from asyncsgd.core.method import Method
+from asyncsgd.core.parts import Reason, check_parts
+from asyncsgd.core.server import Server
+from asyncsgd.core.update import Update
+from asyncsgd.core.validate import check_model, count
+from asyncsgd.core.vectors import Vector
+from asyncsgd.result import Run
+from asyncsgd.simulation import compiled_replay
+from asyncsgd.simulation.compiled_replay import Progress
+from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.lowering import lower, share
+from asyncsgd.simulation.schedule import Schedule, schedule
+from asyncsgd.tasks.base import BuiltIn, Task, is_heterogeneous
+from asyncsgd.trace import Recorder, Trace
+from asyncsgd.trace.replay import Arrivals, replay_core
+
+# --------------------------------------------------------------------------------------------------------------
+# The server driven event by event by a simulated clock, in plain Python: slow, obvious, and the judge of the rest.
+
+
+def play(
+    server: Server,
+    compute: Callable[[Vector, Job], Vector],
+    durations: Durations,
+    iterations: int,
+    recorder: Recorder,
+    after: Callable[[float], bool] | None = None,
+) -> float:
+    """Let all workers join at time 0 and run until ``iterations`` gradients have arrived; the time it is then.
+
+    A job travels to its worker, waits until the worker has done those before it, is computed, and travels back.
+    Arrivals at the same time are taken in order of assignment. ``after(time)`` is called after every arrival; if it
+    says True, the run ends there.
+    """
+    arrivals: list[tuple[float, int, Job]] = []
+    waiting: dict[int, Job] = {}
+    down, up = durations.lowered.down.tolist(), durations.lowered.up.tolist()
+    free_at = [0.0] * durations.workers
+    started = [0] * durations.workers
+
+    def obey(time: float, reply: Reply) -> None:
+        for command in reply.commands:
+            job = command.job
+            worker = job.worker
+            if isinstance(command, Assign):
+                begin = max(time + down[worker], free_at[worker])
+                work = durations.draw(worker, started[worker], server.seed)
+                free_at[worker] = durations.finish(worker, begin, work)
+                started[worker] += 1
+                heapq.heappush(arrivals, (free_at[worker] + up[worker], job.id, job))
+                waiting[job.id] = job
+            else:
+                del waiting[job.id]
+                free_at[worker] = time  # rules that cancel never queue a second job on a worker
+        recorder.record(time, reply.commands, reply.ended)
+
+    def next_arrival() -> tuple[float, int, Job]:
+        while arrivals:
+            time, number, job = heapq.heappop(arrivals)
+            if waiting.pop(number, None) is not None and math.isfinite(time):
+                return time, number, job  # else it was cancelled meanwhile, or its worker stands still for ever
+        raise BadParameter(
+            "durations",
+            durations,
+            f"let only {server.iteration} of {iterations} gradients arrive: all others wait for workers that stand "
+            "still for ever",
+            "let these go on (a last speed above 0, a period, the end of an outage) or ask for fewer iterations",
+        )
+
+    time = 0.0
+    obey(time, server.handle(Joined(range(durations.workers))))
+    while server.iteration < iterations:
+        time, number, job = next_arrival()
+        obey(time, server.handle(Arrived(number, compute(server.point(number), job), job.worker)))
+        if after is not None and after(time):
+            break
+    return time
+
+
+def simulate(
+    task: Task,
+    method: Method,
+    durations: Durations | Trace,
+    *,
+    iterations: int | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a method until ``iterations`` gradients have arrived, evaluating the task ``every`` so many.
+
+    In place of durations a recorded trace may be given: the same workers finish at the same times, and only the
+    numbers are new. The delay identity is checked at the end; a record that contradicts itself raises.
+
+    >>> from asyncsgd import tasks, methods
+    >>> from asyncsgd.simulation import durations
+    >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 16]), iterations=400)
+    >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
+    (16, True)
+    """
+    iterations, workers = check_request(task, method, durations, iterations, seed)
+    method = method.bind(workers, iterations)
+    every = max(1, iterations // 100) if every is None else every
+    count("every", every)
+    low = lower(method, task)
+    request = _Request(task, method, iterations, seed, every, progress, {"method": method.name, "seed": str(seed)})
+    if isinstance(durations, Durations) and isinstance(low.schedule, Reason):
+        return _warn(_through_server(request, durations, low.schedule))
+    source = source_of(durations, method, iterations, seed)
+    if isinstance(low.numbers, Reason):
+        return _warn(_through_core(request, source, low.numbers))
+    return _warn(_compiled(request, source))
+
+
+class _Request(NamedTuple):
+    """What was asked for, checked."""
+
+    task: Any
+    method: Method
+    iterations: int
+    seed: int
+    every: int
+    progress: Progress | None
+    metadata: dict[str, str]
+
+
+def check_request(
+    task: Task, method: Method, durations: Durations | Trace, iterations: int | None, seed: int = 0
+) -> tuple[int, int]:
+    """Refuse what cannot be simulated, and return the numbers of iterations and of workers."""
+    if not isinstance(durations, Durations | Trace):
+        fix = "make them with asgd.durations.fixed([...]), or pass a trace"
+        raise BadParameter("durations", durations, f"is a {type(durations).__name__}", fix)
+    check_parts(task, method, seed)
+    start = task.initial()
+    check_model(start)
+    if not isinstance(task, BuiltIn):
+        check_metrics(task.evaluate(start))
+    if isinstance(durations, Trace):
+        durations.check()
+        if durations.jobs.worker.min(initial=0) < 0:
+            raise TraceError(f"worker {durations.jobs.worker.min()} cannot be replayed; number the workers from 0")
+        known = durations.iterations
+        if iterations is not None and iterations > known:
+            fix = f"pass at most {known}, or durations instead of a trace"
+            raise BadParameter("iterations", iterations, f"are more than the trace's {known} arrivals", fix)
+        iterations = known if iterations is None else iterations
+        workers = int(durations.jobs.worker.max(initial=-1)) + 1
+    else:
+        workers = durations.workers
+    if iterations is None:
+        raise BadParameter("iterations", None, "is missing", "say how many gradients are to arrive")
+    count("iterations", iterations)
+    expected = getattr(task, "workers", None)
+    if expected is not None and (workers > expected or (workers < expected and isinstance(durations, Durations))):
+        fix = f"give {expected} durations, or make the task with workers={workers}"
+        raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
+    if method.compression is not None:
+        fix = "leave .compressed(...) out, or train with asgd.engines.ray(...)"
+        raise BadParameter("compressed", method.compression.code, "is not possible in a simulation", fix)
+    bound = method.bind(workers, iterations)
+    bound.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
+    return iterations, workers
+
+
+def check_metrics(values: Any) -> None:
+    """Refuse what a task says of its initial model if it is not numbers, or not finite."""
+    if not isinstance(values, dict):
+        fix = 'return a dict such as {"loss": 0.5}'
+        raise BadParameter("task.evaluate", values, f"is a {type(values).__name__}", fix)
+    for name, value in values.items():
+        if not isinstance(value, int | float | np.number):
+            raise BadParameter(f"task.evaluate: {name}", value, "is no number", "return numbers only")
+        if name in compiled_replay.METRICS and not np.isfinite(value):
+            fix = "check the initial parameters, the data and the loss"
+            raise BadParameter(f"task.evaluate: {name}", float(value), "is not finite at the initial model", fix)
+
+
+def source_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Schedule | Trace:
+    """Return who works when: a compiled schedule, or the record that was given."""
+    if isinstance(durations, Trace):
+        return durations if iterations == durations.iterations else durations.until(iterations)
+    return schedule(method.dispatch, durations, iterations=iterations, seed=seed)
+
+
+def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
+    """Return who arrives when, from a compiled schedule or from a record."""
+    return source_of(durations, method, iterations, seed).arrivals()
+
+
+def _compiled(request: _Request, source: Schedule | Trace) -> Run:
+    task, method, _, seed, every, progress, metadata = request
+    arrivals = source.arrivals()
+    result = compiled_replay.replay_lanes(
+        arrivals,
+        task,
+        method,
+        stepsizes=[method.step.stepsize],
+        seeds=[seed],
+        every=every,
+        progress=progress,
+        others=True,
+    )
+    assert result.weighed is not None
+    weighed, diverged = result.weighed, int(result.diverged[0])
+    columns = {name: values[:, 0] for name, values in result.metrics.items()} | result.others
+    iteration, good = result.iteration, None
+    x: Vector = result.x[:, 0]
+    if diverged >= 0:  # as on the other paths: the run ended there
+        iteration = iteration[iteration < diverged]
+        good = int(iteration[-1]) if len(iteration) else 0
+        x = _model_after(arrivals.first(good), task, method, seed)
+        source, weighed = source.until(diverged), weighed.first(diverged)
+    columns = {name: values[: len(iteration)] for name, values in columns.items()}
+    trace = source.with_outcomes(weighed, share(method, weighed.weight), metadata)
+    trace.check(early=_early(source, method))
+    metrics = _with_time(iteration, arrivals, columns)
+    seen = None if diverged < 0 else diverged
+    return Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good)
+
+
+def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Vector:
+    """Replay these arrivals alone: the lanes keep no model but the last, and few runs diverge."""
+    if not len(arrivals):
+        start: Vector = task.initial()
+        return start
+    steps = [method.step.stepsize]
+    return compiled_replay.replay_lanes(arrivals, task, method, stepsizes=steps, seeds=[seed], every=len(arrivals)).x[
+        :, 0
+    ]
+
+
+def _early(source: Schedule | Trace, method: Method) -> bool:
+    """Return whether jobs may have left before an update: by the method's rule, or by that of a recorded run."""
+    return isinstance(source, Trace) or method.dispatch.early
+
+
+def _warn(run: Run) -> Run:
+    if run.diverged is not None:
+        warnings.warn(
+            f"{run.method.name} diverged at iteration {run.diverged} (stepsize {run.method.step.stepsize:g}): "
+            f"try a smaller stepsize; x is the model of iteration {run.x_iteration}",
+            DivergenceWarning,
+            stacklevel=3,
+        )
+    return run
+
+
+def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> Run:
+    task, method, _, seed, every, progress, metadata = request
+    arrivals = source.arrivals()
+    table = _Metrics(task, every, len(arrivals), progress)
+    table.take(0, task.initial())
+
+    def after(t: int, update: Update) -> bool:
+        return table.take(t, update.output)
+
+    update, weighed, steps, broken = replay_core(arrivals, task, method, seed=seed, after=after)
+    diverged = table.diverged if broken is None else broken
+    if diverged is not None:
+        source, weighed, steps = source.until(diverged), weighed.first(diverged), steps[:diverged]
+    trace = source.with_outcomes(weighed, steps, metadata)
+    trace.check(early=_early(source, method))
+    x, good = table.answer(diverged, update.output)
+    metrics = _with_time(table.iteration, arrivals, table.columns)
+    return Run(x, trace, metrics, method, diverged, x_iteration=good, slow_because=str(why))
+
+
+def _through_server(request: _Request, durations: Durations, why: Reason) -> Run:
+    task, method, iterations, seed, every, progress, metadata = request
+    server = Server(task.initial(), method, seed)
+    recorder = Recorder(metadata=metadata)
+    table = _Metrics(task, every, iterations, progress)
+    times = [0.0]
+    table.take(0, server.output)
+
+    def compute(point: Vector, job: Job) -> Vector:
+        return method.work.compute(task.update, point, job.worker, job.seed)
+
+    def after(time: float) -> bool:
+        before = len(table.iteration)
+        stop = table.take(server.iteration, server.output)
+        times.extend([time] * (len(table.iteration) - before))
+        return stop
+
+    try:
+        play(server, compute, durations, iterations, recorder, after)
+    except NotFinite:
+        if server.torn:  # a part of the method raised it
+            raise
+        table.diverged = server.iteration
+    trace = recorder.trace(final_concurrency=server.concurrency)
+    trace.check(early=method.dispatch.early)
+    metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
+    x, good = table.answer(table.diverged, server.output)
+    return Run(x, trace, metrics, method, table.diverged, x_iteration=good, slow_because=str(why))
+
+
+class _Metrics:
+    """Rows of metrics, and an eye on divergence."""
+
+    def __init__(self, task: Task, every: int, last: int, progress: Progress | None) -> None:
+        self._task, self._every, self._last, self._progress = task, every, last, progress
+        self._rows: list[dict[str, Any]] = []
+        self._iterations: list[int] = []
+        self._huge = np.inf
+        self._told = 0
+        self._good: tuple[int, Vector] = 0, task.initial()  # the last model that was finite, and its iteration
+        self.diverged: int | None = None
+
+    def take(self, t: int, x: Vector) -> bool:
+        """Evaluate if it is time to; True if the run has diverged."""
+        if t % self._every and t != self._last:
+            return False
+        values = self._task.evaluate(x)
+        shown = [abs(float(values[name])) for name in compiled_replay.METRICS if name in values]
+        if t == 0:
+            self._huge = compiled_replay.HUGE * max(1.0, *shown) if shown else np.inf
+        if any(not value <= self._huge for value in shown):
+            self.diverged = t
+            return True
+        self._rows.append(values)
+        self._iterations.append(t)
+        self._good = t, x.copy()
+        if self._progress is not None:
+            self._progress(t - self._told)
+            self._told = t
+        return False
+
+    def answer(self, diverged: int | None, x: Vector) -> tuple[Vector, int | None]:
+        """(the model to answer with, its iteration if that is not the last one)."""
+        return (x.copy(), None) if diverged is None else (self._good[1], self._good[0])
+
+    @property
+    def iteration(self) -> NDArray[np.int64]:
+        return np.array(self._iterations, dtype=np.int64)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        return {name: np.array([row[name] for row in self._rows]) for name in self._rows[0]}
+
+
+def _with_time(
+    iteration: NDArray[np.int64], arrivals: Arrivals, columns: dict[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    times = np.concatenate([[0.0], arrivals.time])
+    return {"iteration": iteration, "time": times[iteration], **columns}

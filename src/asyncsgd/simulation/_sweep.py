@@ -1,0 +1,324 @@
+"""Whole grids of step sizes and seeds at once."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter, DivergenceWarning, EdgeWarning, TargetNotReached
+from asyncsgd.core.method import Method
+from asyncsgd.core.parts import Reason
+from asyncsgd.core.validate import count, nearest, positive
+from asyncsgd.simulation import compiled_replay
+from asyncsgd.simulation._simulate import arrivals_of, check_request, simulate
+from asyncsgd.simulation.compiled_replay import METRICS, Progress, Stop
+from asyncsgd.simulation.durations import Durations
+from asyncsgd.simulation.lowering import lower, lower_dispatch
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
+
+Recipe = Callable[[float], Method]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a grid gave: arrays of shape (step sizes, seeds)."""
+
+    method: str
+    stepsizes: NDArray[np.float64]
+    seeds: tuple[int, ...]
+    metric: str
+    target: float | None
+    iterations: NDArray[np.float64]
+    """Iterations to the target; inf where it was not reached."""
+    time: NDArray[np.float64]
+    """Simulated seconds to the target; inf where it was not reached."""
+    final: NDArray[np.float64]
+    """The metric at the end (at the target where one was reached); NaN where the run diverged."""
+    diverged: NDArray[np.bool_]
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """One number per step size, small is good: mean iterations to the target, or mean final metric."""
+        table = self.iterations if self.target is not None else np.where(self.diverged, np.inf, self.final)
+        scores: NDArray[np.float64] = table.mean(axis=1)
+        return scores
+
+    @property
+    def index(self) -> int:
+        """Which step size is best."""
+        return int(np.argmin(self.scores))
+
+    @property
+    def best(self) -> float:
+        """The best step size."""
+        return float(self.stepsizes[self.index])
+
+    @property
+    def best_iterations(self) -> float:
+        """Mean iterations to the target at the best step size."""
+        return float(self.iterations[self.index].mean())
+
+    @property
+    def best_time(self) -> float:
+        """Mean simulated seconds to the target at the best step size."""
+        return float(self.time[self.index].mean())
+
+    @property
+    def on_edge(self) -> bool:
+        """Whether the best step size is the smallest or the largest of the grid."""
+        return len(self.stepsizes) > 1 and self.best in (self.stepsizes.min(), self.stepsizes.max())
+
+    def __repr__(self) -> str:
+        reached = "" if self.target is None else f", {self.best_iterations:g} iterations to {self.target:g}"
+        return f"<Sweep of {self.method}: best of {len(self.stepsizes)} stepsizes {self.best:.4g}{reached}>"
+
+
+def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
+    """Step sizes equally spaced on a logarithmic scale, both ends included.
+
+    >>> [float(s) for s in grid(1e-2, 1, 3)]
+    [0.01, 0.1, 1.0]
+    """
+    positive("low", low)
+    positive("high", high)
+    count("points", points)
+    if high < low:
+        raise BadParameter("high", high, f"lies below low = {low}", "exchange the two")
+    return np.geomspace(low, high, points)
+
+
+def sweep(
+    task: Task,
+    method: Recipe | Method,
+    durations: Durations | Trace,
+    *,
+    stepsizes: Sequence[float] | NDArray[np.float64],
+    seeds: Sequence[int] = (0,),
+    iterations: int | None = None,
+    target: float | None = None,
+    metric: str = "gradient_norm",
+    window: int = 30,
+    sustained: bool = False,
+    progress: Progress | None = None,
+    threads: int | None = None,
+) -> Sweep:
+    """Run every step size with every seed; all step sizes of a seed are lanes of one array.
+
+    ``method`` is a recipe such as ``asgd.async_sgd``, or a method whose stepsize is exchanged. With a target a run
+    ends once the mean of the last ``window`` values of the metric is at or below it, or with ``sustained`` once
+    ``window`` values in a row are (counted from the first of them).
+
+    >>> from asyncsgd import tasks, methods
+    >>> from asyncsgd.simulation import durations
+    >>> task = tasks.quadratic(workers=2)
+    >>> found = sweep(
+    ...     task,
+    ...     methods.async_sgd,
+    ...     durations.fixed([1, 4]),
+    ...     stepsizes=grid(1e-3, 1e1, 41),
+    ...     iterations=2000,
+    ...     target=1e-8,
+    ... )
+    >>> found.on_edge, bool(found.best_iterations < 300)
+    (False, True)
+    """
+    sizes = check_grid(stepsizes)
+    seeds = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str) else []
+    if not seeds:
+        raise BadParameter("seeds", seeds, "is no list of seeds", "pass at least one, as seeds=[0]")
+    methods = [with_step(method, float(size)) for size in sizes]
+    for seed in seeds:
+        iterations, workers = check_request(task, methods[0], durations, iterations, seed)
+    assert iterations is not None
+    methods = [each.bind(workers, iterations) for each in methods]
+    stop = _stop(task, target, metric, window, sustained, iterations)
+    every = 1 if stop else max(1, iterations // 100)
+    shape = (len(sizes), len(seeds))
+    reached, when, final = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, np.nan)
+    diverged = np.zeros(shape, np.bool_)
+    for members in _groups(durations, methods[0], seeds):
+        lanes = [(row, column) for row in range(len(sizes)) for column in members]
+        chosen = [(row, seeds[column]) for row, column in lanes]
+        times, stopped, diverged_at, last = _run_lanes(
+            task, methods, durations, iterations, chosen, every, metric, stop, progress, threads
+        )
+        for lane, cell in enumerate(lanes):
+            diverged[cell] = diverged_at[lane] >= 0
+            final[cell] = last[lane]
+            if stopped[lane] >= 0:
+                reached[cell] = stopped[lane]
+                when[cell] = times[stopped[lane]]
+    found = Sweep(methods[0].name, sizes, tuple(seeds), metric, target, reached, when, final, diverged)
+    _judge(found, iterations)
+    return found
+
+
+def check_grid(stepsizes: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the step sizes of a grid as an array, at least one."""
+    try:
+        sizes = np.asarray(stepsizes, dtype=float)
+    except (TypeError, ValueError):
+        sizes = np.empty((0, 0))
+    if sizes.ndim != 1 or sizes.size == 0:
+        fix = "pass a list of step sizes, or asgd.grid(low, high, n)"
+        raise BadParameter("stepsizes", stepsizes, "is not a grid", fix)
+    return sizes
+
+
+def _judge(found: Sweep, iterations: int) -> None:
+    if found.diverged.any(axis=1).all() and not np.isfinite(found.scores).any():
+        every = "every stepsize diverged" if found.diverged.all() else "every stepsize diverged with some seed"
+        raise TargetNotReached(f"{every}; pass smaller stepsizes", found)
+    if found.target is not None and not np.isfinite(found.scores).any():
+        row, column = np.unravel_index(np.nanargmin(found.final), found.final.shape)
+        some = int(np.isfinite(found.iterations).sum())
+        closest = f"{found.metric} {found.final[row, column]:.3g} at stepsize {found.stepsizes[row]:.3g}"
+        which = "by any stepsize" if not some else "by any stepsize with every seed"
+        seen = f"closest: {closest}" if not some else f"{some} of {found.iterations.size} runs reached it"
+        raise TargetNotReached(
+            f"target = {found.target:g} was not reached {which} within {iterations} iterations ({seen}); "
+            "pass a larger target, more iterations or other stepsizes",
+            found,
+        )
+    if found.on_edge:
+        side = "smallest" if found.best == found.stepsizes.min() else "largest"
+        warnings.warn(
+            f"the best stepsize {found.best:.3g} is the {side} of the grid: extend stepsizes beyond it",
+            EdgeWarning,
+            stacklevel=3,
+        )
+
+
+def with_step(method: Recipe | Method, stepsize: float) -> Method:
+    """The method at this step size: the recipe called, or the method with its step exchanged."""
+    if isinstance(method, Method):
+        return method.using(step=replace(method.step, stepsize=stepsize))
+    name = getattr(method, "__name__", repr(method))
+    if not callable(method):
+        raise BadParameter("method", method, "is no method", "pass a recipe such as asgd.async_sgd, or a method")
+    named = "stepsize" in inspect.signature(method).parameters
+    try:
+        return method(stepsize=stepsize) if named else method(stepsize)  # type: ignore[call-arg]
+    except TypeError as error:
+        fix = f"pass a function of the stepsize: lambda stepsize: asgd.{name}(..., stepsize=stepsize)"
+        raise BadParameter("method", name, f"needs more than a stepsize ({error})", fix) from None
+
+
+def _stop(task: Task, target: float | None, metric: str, window: int, sustained: bool, iterations: int) -> Stop | None:
+    known = [name for name in METRICS if name in task.evaluate(task.initial())]
+    if metric not in known:
+        raise BadParameter("metric", metric, "is not measured by this task", nearest(metric, known))
+    if target is None:
+        return None
+    count("window", window)
+    if isinstance(target, bool) or not isinstance(target, int | float) or not (np.isfinite(target) and target > 0):
+        fix = f"{metric} never gets there: pass a positive target"
+        raise BadParameter("target", target, "can't be reached", fix)
+    if window > iterations:
+        fix = f"pass window <= {iterations} or more iterations"
+        raise BadParameter("window", window, f"is longer than the run of {iterations} iterations", fix)
+    return Stop(float(target), metric, window, sustained)
+
+
+def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) -> list[list[int]]:
+    """Seeds that share one schedule, because nothing in it is random, run together."""
+    rule = lower_dispatch(method.dispatch)
+    fixed = isinstance(durations, Trace) or (
+        durations.deterministic and not isinstance(rule, Reason) and not rule.random
+    )
+    columns = list(range(len(seeds)))
+    return [columns] if fixed else [[column] for column in columns]
+
+
+Lanes = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Times of all iterations; per lane where it stopped, where it diverged, and its last metric."""
+
+
+def _run_lanes(
+    task: Task,
+    methods: list[Method],
+    durations: Durations | Trace,
+    iterations: int,
+    lanes: list[tuple[int, int]],
+    every: int,
+    metric: str,
+    stop: Stop | None,
+    progress: Progress | None,
+    threads: int | None,
+) -> Lanes:
+    first, seed = methods[0], lanes[0][1]
+    alike = all(with_step(method, 1.0) == with_step(first, 1.0) for method in methods)
+    low = lower(first, task)
+    if not (alike and low.numbers and (isinstance(durations, Trace) or low.schedule)):
+        return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
+    arrivals = arrivals_of(durations, first, iterations, seed)
+    result = compiled_replay.replay_lanes(
+        arrivals,
+        task,
+        first,
+        stepsizes=[methods[row].step.stepsize for row, _ in lanes],
+        seeds=[seed for _, seed in lanes],
+        every=every,
+        wanted=(metric,),
+        stop=stop,
+        progress=progress,
+        threads=threads,
+        history=False,
+    )
+    return np.append(0.0, arrivals.time), result.stopped, result.diverged, result.final[metric]
+
+
+def _one_by_one(
+    task: Task,
+    methods: list[Method],
+    durations: Durations | Trace,
+    iterations: int,
+    lanes: list[tuple[int, int]],
+    every: int,
+    metric: str,
+    stop: Stop | None,
+    progress: Progress | None,
+) -> Lanes:
+    """What has no compiled form: one run after the other, to the end, and then the same verdict."""
+    stopped, diverged = np.full(len(lanes), -1, np.int64), np.full(len(lanes), -1, np.int64)
+    last, times = np.full(len(lanes), np.nan), np.zeros(1)
+    for lane, (row, seed) in enumerate(lanes):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)
+            run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=every)
+        seen = run.metrics[metric]
+        stopped[lane] = first_reached(seen, stop) if stop else -1
+        if stopped[lane] >= 0:
+            verdict = stopped[lane] + (stop.window - 1 if stop and stop.sustained else 0)
+            last[lane] = seen[verdict]
+        elif run.diverged is not None:
+            diverged[lane] = run.diverged
+        else:
+            last[lane] = seen[-1]
+        if len(run.trace.time) >= len(times):
+            times = np.append(0.0, run.trace.time)
+        if progress is not None:
+            progress(iterations)
+    return times, stopped, diverged, last
+
+
+def first_reached(values: NDArray[np.float64], stop: Stop) -> int:
+    """The iteration at which a run with these values (one per iteration, from 0) would have stopped, or -1."""
+    below = 0
+    for t in range(1, len(values)):
+        below = below + 1 if values[t] <= stop.target else 0
+        if stop.sustained and below == stop.window:
+            return t - stop.window + 1
+        if not stop.sustained and t + 1 >= stop.window:
+            total = 0.0
+            for value in values[t + 1 - stop.window : t + 1]:
+                total += float(value)
+            if total / stop.window <= stop.target:
+                return t
+    return -1

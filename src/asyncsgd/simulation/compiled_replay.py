@@ -1,0 +1,310 @@
+"""The numbers along given arrivals: compiled lanes where method and task allow, the core's own code otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.method import Method
+from asyncsgd.core.random import derive
+from asyncsgd.core.server import JOB
+from asyncsgd.core.vectors import Vector
+from asyncsgd.simulation.lowering import Numbers, Rule, lower_numbers, weigh
+from asyncsgd.trace.columns import Floats
+from asyncsgd.trace.replay import Arrivals, Weighed
+
+METRICS = ("loss", "gradient_norm", "distance")
+WIDTH = 16
+"""Lanes that one call advances together; chosen by measurement (benchmarks/simulate)."""
+HUGE = 1e30
+"""A metric this many times its first value (or 1) is divergence."""
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a lane has had enough: its metric averages (or stays) at or below the target over a window of iterations."""
+
+    target: float
+    metric: str = "gradient_norm"
+    window: int = 30
+    sustained: bool = False
+    """False: the mean of the last ``window`` values; True: every one of them, counted from the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of one or several lanes, last axis lanes."""
+
+    x: Floats
+    """(dimension, lanes): the last model; NaN where the lane diverged."""
+    iteration: NDArray[np.int64]
+    """(records,): when metrics were taken."""
+    metrics: dict[str, Floats]
+    """(records, lanes) each; NaN from divergence on."""
+    stopped: NDArray[np.int64]
+    """(lanes,): iteration at which the target was reached, -1 if it was not."""
+    diverged: NDArray[np.int64]
+    """(lanes,): iteration at which the lane was seen to diverge, -1 if it did not."""
+    reached: int
+    """Iterations that were run."""
+    final: dict[str, Floats]
+    """(lanes,) each: the metrics when the lane had enough, or the last ones taken; NaN where it diverged."""
+    others: dict[str, NDArray[Any]]
+    """(records,) each: what the task evaluates beyond the usual metrics, where one lane was run."""
+    weighed: Weighed | None = None
+
+
+def replay_lanes(
+    arrivals: Arrivals,
+    task: Any,
+    method: Method,
+    *,
+    stepsizes: Sequence[float],
+    seeds: Sequence[int],
+    every: int,
+    wanted: Sequence[str] = METRICS,
+    stop: Stop | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    history: bool = True,
+    others: bool = False,
+) -> Result:
+    """Run the method along the arrivals once per (stepsize, seed) pair; lanes do not see each other.
+
+    ``progress(k)`` is called when k more lane-iterations are done. Without ``history`` only the last metrics are kept,
+    and memory does not grow with the iterations. With ``others`` everything that the task evaluates is kept (one lane).
+    """
+    from asyncsgd.simulation import replay_kernel as kernel
+
+    numbers = lower_numbers(method, task)
+    if not isinstance(numbers, Numbers):
+        raise BadParameter("method", method.name, f"cannot run in lanes: {numbers}", "use asgd.simulate")
+    _announce()
+    weighed = weigh(arrivals, method)
+    path, slots, first = _path(arrivals, weighed)
+    code, rule = numbers.task, numbers.rule
+    width = 1 if code.own or len(stepsizes) == 1 else WIDTH
+    advance = _own_advance(task) if code.own else kernel.advance_built_in
+    data, stochastic = code.data, code.stochastic
+    total, x0 = len(arrivals), task.initial()
+    records = -(-total // every) + 1  # the start, every so many, and the end
+    everything = task.evaluate(x0)
+    start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
+    # What the kernels do not measure, the task is asked for, between two calls.
+    more = [name for name in everything if name not in METRICS] if others and len(stepsizes) == 1 else []
+    outside = not code.measured or bool(more)
+    if outside:
+        width = 1
+    rows = [everything]
+    taken = tuple(start)
+    first_values = np.array([start[name] for name in taken])
+    optimum = getattr(task, "optimum", None) if "distance" in start else None
+    watch = kernel.Watch(
+        every=every,
+        column=np.array([taken.index(name) if name in taken else -1 for name in METRICS]),
+        optimum=np.zeros(len(x0)) if optimum is None else np.array(optimum, dtype=float),
+        stop=kernel.NO_STOP if stop is None else kernel.ALL_BELOW if stop.sustained else kernel.MEAN_BELOW,
+        metric=METRICS.index(stop.metric) if stop else 0,
+        target=float(stop.target) if stop else 0.0,
+        window=stop.window if stop else 1,
+        huge=HUGE * max(1.0, float(np.abs(first_values).max(initial=0.0))),
+    )
+    count = len(stepsizes)
+    blocks = range(0, count, width)
+    metrics = {name: np.empty((records, count)) for name in taken} if history else {}
+    final = np.empty((len(taken), count))
+    x = np.empty((len(x0), count))
+    stopped, diverged = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    furthest = np.zeros(count, np.int64)
+
+    def run_block(begin: int) -> None:
+        members = range(begin, min(begin + width, count))
+        values = np.empty((records if history else 1, len(taken), width))
+        values[0] = first_values[:, None]
+        block = Block(x0, slots, first, members, width, stepsizes, seeds, values)
+        lanes = _make_lanes(block, watch, rule, getattr(task, "scratch_rows", 1))
+        if stop is not None:
+            lanes.ring[0] = start[stop.metric]
+        t, chunk = 0, max(every, total // 50 // every * every)
+        while t < total:
+            goal, finished = min(t + (every if outside else chunk), total), False
+            reached = advance(data, stochastic, not outside, path, rule, watch, lanes, t, goal, (0,) * width)
+            if outside:
+                found = task.evaluate(lanes.x[:, 0].copy())
+                if more:
+                    rows.append(found)
+                record = -(-reached // every)
+                lanes.metrics[record % len(lanes.metrics), :, 0] = [float(found[name]) for name in taken]
+                finished = kernel.judge(lanes, watch, reached, record, (0,))
+            if progress is not None:
+                progress((reached - t) * len(members))
+            t = reached
+            if finished or reached < goal:
+                break
+        if progress is not None:
+            progress((total - t) * len(members))
+        last = lanes.metrics[-(-t // every) % len(lanes.metrics)]
+        for column, lane in enumerate(members):
+            ended = lanes.ended[column]
+            x[:, lane] = lanes.x[:, column] if ended < 0 else lanes.final[:, column]
+            final[:, lane] = last[:, column] if ended < 0 else lanes.final_metrics[:, column]
+            stopped[lane], diverged[lane] = lanes.stopped[column], lanes.diverged[column]
+            furthest[lane] = t if ended < 0 else ended
+        for k, table in enumerate(metrics.values()):
+            table[:, members.start : members.stop] = values[:, k, : len(members)]
+
+    threads = min(len(blocks), threads or os.cpu_count() or 1)
+    if threads == 1:
+        for block in blocks:
+            run_block(block)
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(run_block, blocks))
+    diverged = np.where((diverged < 0) & ~np.isfinite(x).all(axis=0), furthest, diverged)
+    lost = diverged >= 0
+    x[:, lost], final[:, lost] = np.nan, np.nan
+    for lane in range(count):
+        # From divergence on there are no numbers, nor after the lane has had enough.
+        known = -(-furthest[lane] // every) + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
+        for table in metrics.values():
+            table[known:, lane] = np.nan
+    return Result(
+        x=x,
+        iteration=np.minimum(np.arange(records, dtype=np.int64) * every, total),
+        metrics=metrics,
+        stopped=stopped,
+        diverged=diverged,
+        reached=int(furthest.max(initial=0)),
+        final={name: final[k] for k, name in enumerate(taken)},
+        others={name: np.array([row[name] for row in rows]) for name in more},
+        weighed=weighed,
+    )
+
+
+def _announce() -> None:
+    """Tell somebody at a terminal that the first run ever takes a while."""
+    from asyncsgd.simulation.replay_kernel import advance_built_in
+
+    place = advance_built_in.stats.cache_path  # None where numba can keep nothing
+    kept = place is not None and any(Path(place).glob("replay_kernel.advance*.nbi"))
+    if sys.stderr.isatty() and not advance_built_in.signatures and not kept:
+        sys.stderr.write("asyncsgd: compiling the simulator, about half a minute, once on this machine\n")
+
+
+def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
+    """(what happens at each iteration, how many points are kept at once, slot of x^(0))."""
+    from asyncsgd.simulation.replay_kernel import Path
+    from asyncsgd.simulation.replay_kernel import slots as find_slots
+
+    total, versions = len(arrivals), int(weighed.version[-1]) + 1
+    read, write, free = (np.empty(max(total, 1), np.int32) for _ in range(3))
+    readers, place = np.zeros(versions, np.int32), np.empty(versions, np.int32)
+    slots, first = find_slots(arrivals.iteration, weighed.weight, weighed.version, read, write, readers, place, free)
+    path = Path(
+        job=np.ascontiguousarray(arrivals.job),
+        worker=np.ascontiguousarray(arrivals.worker, dtype=np.int32),
+        read=read,
+        write=write,
+        weight=weighed.weight,
+        flush=weighed.flush,
+    )
+    return path, int(slots), int(first)
+
+
+class Block(NamedTuple):
+    """A block of lanes that advance together."""
+
+    x0: Vector
+    slots: int
+    """How many points are kept at once."""
+    first: int
+    """Slot of x^(0), or -1."""
+    members: range
+    width: int
+    """Lanes of a block; the last block has fewer members and is filled up with copies."""
+    stepsizes: Sequence[float]
+    seeds: Sequence[int]
+    metrics: Floats
+
+
+def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
+    """Return everything that changes in a block, at its start."""
+    from asyncsgd.simulation.replay_kernel import Lanes
+
+    x0, slots, first, members, width, stepsizes, seeds, metrics = block
+    dimension = len(x0)
+    chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
+    fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
+    column: Floats = np.repeat(x0[:, None].astype(np.float64), width, axis=1)
+    points = np.empty((slots + 1, dimension, width))  # and one for what nobody will read
+    if first >= 0:
+        points[first] = column
+    diverged = np.full(width, -1, np.int64)
+    diverged[len(members) :] = 0  # nobody waits for the copies
+    starts = np.zeros((3, width), np.uint64)
+    starts[0] = [derive(int(seeds[lane]), JOB) for lane in chosen]
+    return Lanes(
+        x=column.copy(),
+        points=points,
+        total=np.zeros((dimension if rule.buffer else 1, width)),
+        m=np.zeros((dimension if rule.momentum else 1, width)),
+        g=np.zeros((dimension, width)),
+        y=np.zeros((dimension if rule.local_steps else 1, width)),
+        scratch=np.zeros((max(1, scratch), width)),
+        small=np.zeros((2, width)),
+        fold=np.zeros((fold, width)),
+        ring=np.zeros((watch.window, width)),
+        seeds=starts,
+        stepsize=np.array([float(stepsizes[lane]) for lane in chosen]),
+        held=np.zeros(1, np.int64),
+        below=np.zeros(width, np.int64),
+        stopped=np.full(width, -1, np.int64),
+        diverged=diverged,
+        metrics=metrics,
+        final=np.zeros((dimension, width)),
+        final_metrics=np.zeros(metrics.shape[1:]),
+        ended=diverged.copy(),
+    )
+
+
+def _own_advance(task: Any) -> Any:
+    """The replay compiled with the user's own gradient in place of the built-in ones."""
+    from types import FunctionType
+
+    from numba import carray, njit  # type: ignore[attr-defined]
+
+    from asyncsgd.compiled.lanes import at, pointer
+    from asyncsgd.simulation import replay_kernel as kernel
+
+    users_gradient = task.compiled[0]
+    known = getattr(users_gradient, "_asyncsgd_advance", None)
+    if known is not None:
+        return known
+
+    @njit(nogil=True)
+    def gradient(data: Any, x: Any, worker: Any, seeds: Any, out: Any, scratch: Any, width: Any) -> None:
+        d = out.shape[0]
+        point, result = carray(pointer(x, 0), (d,)), carray(pointer(out, 0), (d,))
+        users_gradient(point, worker, at(seeds, 0), result, data)
+
+    @njit(nogil=True)
+    def not_measured(data: Any, x: Any, out: Any, scratch: Any, width: Any) -> None:
+        return
+
+    names = {**vars(kernel), "gradient": gradient, "full_gradient": not_measured, "loss": not_measured}
+    names["_local_steps"] = njit(nogil=True)(FunctionType(kernel._local_steps.py_func.__code__, names, "local"))
+    function = FunctionType(kernel.advance.__code__, names, "advance")
+    users_gradient._asyncsgd_advance = njit(nogil=True)(function)
+    return users_gradient._asyncsgd_advance

@@ -1,0 +1,304 @@
+"""A torch module whose trained parameters are one flat vector and whose every job starts from the same state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.vectors import Vector
+from asyncsgd.torch_optimizers import address, tensor_over
+
+# --------------------------------------------------------------------------------------------------------------
+# What a torch model must be to be trained here, and what its owner should know.
+
+
+def check_module(model: Any) -> torch.dtype:
+    """The type of the numbers of a model that can be trained; anything else is refused."""
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise BadParameter("model", kind, "is no torch module", "pass an nn.Module")
+    if any(nn.parameter.is_lazy(value) for value in (*model.parameters(), *model.buffers())):
+        fix = "run one batch through it before"
+        raise BadParameter("model", kind, "has lazy layers whose shapes are not known yet", fix)
+    parameters = trained(model)
+    if not any(parameter.numel() for parameter in parameters):
+        raise BadParameter("model", kind, "has nothing to train", "give it parameters with requires_grad=True")
+    kinds = {parameter.dtype: None for parameter in parameters}
+    shown = ", ".join(str(dtype).removeprefix("torch.") for dtype in kinds)
+    if len(kinds) > 1:
+        fix = "convert it with model.float() or model.double()"
+        raise BadParameter("model", shown, "are several types of numbers, and a flat vector has one", fix)
+    if parameters[0].dtype not in (torch.float32, torch.float64):
+        fix = "convert it with model.float(); inside forward, torch.autocast may use half precision"
+        raise BadParameter("model", shown, "are numbers that updates cannot be added up in", fix)
+    return parameters[0].dtype
+
+
+def check_function(name: str, function: Any, example: str) -> None:
+    """Whether it can be called with outputs and targets; a class would make an object of them."""
+    if isinstance(function, type):
+        raise BadParameter(name, function.__name__, "is a class", f"pass an object of it: {function.__name__}()")
+    if not callable(function):
+        raise BadParameter(name, function, "cannot be called, as it is no function", f"pass {example}")
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of its own; a model that holds what cannot be copied could not be sent to workers either."""
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        fix = "keep open files, locks and connections out of it, or open them when first used"
+        raise BadParameter("model", type(model).__name__, f"cannot be copied ({error})", fix) from error
+
+
+def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
+    """Sentences about what is not trained by gradients."""
+    probe = deepcopy(module)
+    modes = job_modes(probe)
+    norms = calibrated_norms(modes)
+    says = []
+    if not module.training:
+        says.append("The model came in eval mode; jobs run it in train mode.")
+    if norms:
+        kinds = "/".join(dict.fromkeys(type(norm).__name__ for norm in norms))
+        says.append(
+            f"{kinds}: a job normalises by its own batch; running statistics are recomputed from "
+            f"{calibration} rows of the training data when the model is evaluated or handed out."
+        )
+    theirs = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
+    constants = [name for name, buffer in probe.named_buffers() if id(buffer) not in theirs]
+    if constants:
+        shown = ", ".join(constants[:3]) + (", ..." if len(constants) > 3 else "")
+        says.append(f"Constants, restored before every job: {len(constants)} buffers ({shown}).")
+    frozen = sum(not parameter.requires_grad for parameter in probe.parameters())
+    if frozen:
+        says.append(f"Not trained: {frozen} parameters with requires_grad=False.")
+    return tuple(says)
+
+
+ALIGNMENT = 64
+"""Bytes. Kernels may round differently on memory that lies differently, so x is used in place only where it lies as
+torch's own memory does; any other x is copied to such a place first."""
+
+WORTH_BORROWING = 20_000
+"""Numbers per parameter tensor above which copying x costs more than pointing the parameters at it."""
+
+MOST_VIEWS = 64
+"""Places whose views are kept: an engine has a few buffers that it uses over and over."""
+
+
+class FlatModel:
+    """A copy of a module on its device, fed with flat vectors.
+
+    Args:
+        module: As the user gave it; copied.
+        device: Where to compute.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = deepcopy(module).to(device)
+        self.device = device
+        self.parameters = trained(self.module)
+        self._sizes = [p.numel() for p in self.parameters]
+        self._shapes = [p.shape for p in self.parameters]
+        self._host = torch.empty(sum(self._sizes), dtype=self.parameters[0].dtype)
+        self._host_numpy: Vector = self._host.numpy()
+        self._like = (self._host_numpy.shape, self._host_numpy.dtype)
+        self._flat = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
+        self._own = self._split(self._flat)
+        self._bound: list[Any] | None = None
+        self._views: dict[int, list[Any]] = {}
+        self._lender: Vector | None = None
+        self._borrows = (
+            device.type == "cpu"
+            and len(self._host) > WORTH_BORROWING * len(self._sizes)
+            and never_writes_parameters(self.module)
+        )
+        self._modes = job_modes(self.module)
+        self._norms = calibrated_norms(self._modes)
+        self._in_job = False
+        owned = [(owner, name, value) for owner in self.module.modules() for name, value in owner._buffers.items()]
+        self._buffers = owned
+        self._values = [value for _, _, value in owned if value is not None]
+        self._constants = [value.clone() for value in self._values]
+        self._bind(self._own)
+
+    def _split(self, flat: Any) -> list[Any]:
+        return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+
+    def views(self, vector: Vector) -> list[Any]:
+        """The parts of a vector in the shapes of the parameters, over its memory; valid as long as it lives."""
+        if (vector.shape, vector.dtype) != self._like or not vector.flags.c_contiguous:
+            shown = f"{vector.dtype}{list(vector.shape)}"
+            fix = f"pass a contiguous vector of {self._like[0][0]} {self._like[1]}"
+            raise BadParameter("out", shown, "does not fit the model", fix)
+        place = address(vector)
+        found = self._views.get(place)
+        if found is None:
+            if len(self._views) == MOST_VIEWS:
+                self._views.clear()
+            found = self._views[place] = self._split(tensor_over(vector))
+        return found
+
+    def load(self, x: Vector, *, copy: bool = False) -> None:
+        """Let the parameters be x. Unless ``copy``, they may lie in x's own memory until the next call."""
+        if x.shape != self._like[0]:
+            raise BadParameter(
+                "x", f"shape {x.shape}", "does not fit the model", f"pass a vector of {self._like[0][0]}"
+            )
+        usable = x.dtype == self._like[1] and x.flags.c_contiguous and address(x) % ALIGNMENT == 0
+        if self._borrows and usable and not copy:
+            self._lender = x  # keeps the memory alive
+            self._bind(self.views(x))
+            return
+        np.copyto(self._host_numpy, x)
+        if self._flat is not self._host:
+            self._flat.copy_(self._host)
+        self._bind(self._own)
+        self._lender = None
+
+    def values(self) -> Vector:
+        """The parameters as they are after ``load(x, copy=True)`` and changes in place; a view."""
+        if self._flat is not self._host:
+            self._host.copy_(self._flat)
+        return self._host_numpy
+
+    def _bind(self, values: list[Any]) -> None:
+        if self._bound is not values:
+            self._bound = None  # an exception may come at any time: an engine stops a job by a signal
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.data = value
+            self._bound = values
+
+    def start_job(self) -> None:
+        """Train mode, and every buffer as it was given: a job must not see what another one left behind."""
+        if not self._in_job:
+            for part, training in self._modes:
+                part.training = training
+            self._in_job = True
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._buffers:
+            for owner, name, value in self._buffers:
+                owner._buffers[name] = value
+            with torch.no_grad():
+                torch._foreach_copy_(self._values, self._constants)
+
+    def gradient(self, loss: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Sequence[Any]:
+        """The gradient of the loss of a batch with respect to each parameter, 0 where it does not depend on it."""
+        with torch.enable_grad():
+            value = loss(self.module(inputs), targets)
+            check_scalar(value)
+            if not value.requires_grad:
+                fix = "compute it from the model's outputs, without detach() or no_grad()"
+                raise BadParameter("loss", value.item(), "does not depend on the parameters", fix)
+            gradients: Sequence[Any] = torch.autograd.grad(
+                value, self.parameters, allow_unused=True, materialize_grads=True
+            )
+        return [g.to_dense() if g.layout is not torch.strided else g for g in gradients]
+
+    def start_evaluation(self, calibration: Callable[[], Iterable[Any]]) -> None:
+        """Eval mode, with running statistics recomputed from batches of inputs; to be called under ``no_grad``."""
+        self._in_job = False
+        self._restore()
+        self.module.eval()
+        if not self._norms:
+            return
+        usual = [norm.momentum for norm in self._norms]
+        try:
+            for norm in self._norms:
+                norm.reset_running_stats()
+                norm.train()
+            for k, inputs in enumerate(calibration()):
+                for norm in self._norms:
+                    norm.momentum = 1 / (k + 1)  # the plain average of the batches
+                self.module(inputs)
+        finally:
+            for norm, momentum in zip(self._norms, usual, strict=True):
+                norm.momentum = momentum
+                norm.eval()
+
+
+def trained(module: nn.Module) -> list[Any]:
+    """The parameters that a run trains, in the order of the flat vector."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def job_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """(part, whether it is in train mode in a job), and the module left in train mode.
+
+    As any training loop does, a job calls ``train()``; but parts that were given in eval mode inside a model in
+    train mode, such as a frozen BatchNorm, stay in eval mode.
+    """
+    given = {part: part.training for part in module.modules()}
+    keep = module.training
+    module.train()  # a module may override it to keep parts of itself in eval mode
+    modes = [(part, part.training and (given[part] or not keep)) for part in module.modules()]
+    for part, training in modes:
+        part.training = training
+    return modes
+
+
+def calibrated_norms(modes: Sequence[tuple[nn.Module, bool]]) -> list[Any]:
+    """Normalisation layers that keep running statistics and are in train mode in a job."""
+    return [m for m, training in modes if training and isinstance(m, _NormBase) and m.running_mean is not None]
+
+
+def never_writes_parameters(module: nn.Module) -> bool:
+    """Whether it is certain that the forward pass leaves the parameters alone: torch's own layers, no hooks."""
+    return all(
+        type(part).__module__.startswith("torch.nn.modules.")
+        and getattr(part, "max_norm", None) is None  # embeddings that renormalise their rows in place
+        and not part._forward_pre_hooks
+        and not part._forward_hooks
+        for part in module.modules()
+    )
+
+
+def check_scalar(value: Any) -> None:
+    """Refuse a loss that is not one number."""
+    if not isinstance(value, torch.Tensor):
+        fix = "return the tensor, without .item()"
+        raise BadParameter("loss", type(value).__name__, "is what it returned, not a tensor", fix)
+    if value.ndim and value.numel() != 1:
+        shown = f"a tensor of shape {tuple(value.shape)}"
+        raise BadParameter("loss", shown, "is what it returned, not one number", "use reduction='mean'")
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device, *, everything: bool) -> Iterator[None]:
+    """Random numbers of torch come from ``seed``; with ``everything`` those of NumPy and Python too.
+
+    Afterwards the generators are as they were. (``torch.random.fork_rng`` does the same in a hundred times the time.)
+    """
+    generators = [torch.default_generator]
+    if device.type != "cpu":
+        module = torch.get_device_module(device)
+        index = module.current_device() if device.index is None else device.index
+        generators.append(module.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    # NumPy's old generator too, as it is what transforms of data use.
+    others = (random.getstate(), np.random.get_state()) if everything else None  # noqa: NPY002
+    try:
+        for generator in generators:
+            generator.manual_seed(seed & (2**63 - 1))
+        if everything:
+            random.seed(seed)
+            np.random.seed(seed & (2**32 - 1))  # noqa: NPY002
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        if others is not None:
+            random.setstate(others[0])
+            np.random.set_state(others[1])  # noqa: NPY002

@@ -1,0 +1,206 @@
+"""The contract of `asyncsgd.engines.WorkerPool`, checked report by report: what it may say, given what it was told."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from asyncsgd.core.errors import BadEngine, BadUpdate
+from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost
+from asyncsgd.core.validate import check_update
+from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines.base import Died, Engine, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.tasks.base import Task
+
+
+class Ledger:
+    """Who is there, who has which jobs, and how each of them ended."""
+
+    def __init__(self, x: Vector) -> None:
+        self._like = x
+        self.present: set[int] = set()
+        self.retired: set[int] = set()
+        self.queues: dict[int, list[int]] = {}  # worker -> its jobs in flight, in order
+        self.worker: dict[int, int] = {}  # of every job
+        self.ended: dict[int, str] = {}  # job -> how
+        self._held: list[tuple[int, Vector, int]] = []  # (job, update, check sum) that the last poll reported
+
+    @property
+    def in_flight(self) -> list[int]:
+        """The jobs that a report is due for."""
+        return [job for jobs in self.queues.values() for job in jobs]
+
+    # ------------------------------------------------------------------------------------------ what it is told
+
+    def executed(self, command: Command) -> None:
+        """The pool was given a command."""
+        job = command.job
+        if isinstance(command, Assign):
+            self.worker[job.id] = job.worker
+            if job.worker in self.present:
+                self.queues[job.worker].append(job.id)
+            else:
+                self.ended[job.id] = "given to a worker that was not there"
+        elif job.id not in self.ended:
+            self._end(job.id, "cancelled")
+
+    def retire(self, worker: int) -> None:
+        """The pool is to do without this worker."""
+        self.retired.add(worker)
+        self.present.discard(worker)
+        for job in self.queues.pop(worker, []):
+            self.ended[job] = "of a retired worker"
+
+    # ------------------------------------------------------------------------------------------ what it says
+
+    def before_poll(self) -> None:
+        """The updates of the last poll must still be what they were."""
+        for job, update, before in self._held:
+            if _sum(update) != before:
+                raise BadEngine(f"the update of job {job} was overwritten before the next poll")
+        self._held.clear()
+
+    def reported(self, reports: Sequence[Report]) -> None:
+        """The pool has reported this list."""
+        left: set[int] = set()
+        for place, report in enumerate(reports):
+            match report:
+                case Joined(workers=workers):
+                    for worker in workers:
+                        self._joined(worker, left)
+                case Left(worker=worker):
+                    self._left(worker)
+                    left.add(worker)
+                case Died(worker=worker):
+                    if worker in self.present and Left(worker) not in reports[place:]:
+                        raise BadEngine(f"worker {worker} died, but the list does not say that it left")
+                case Arrived(job=job, update=update):
+                    self._check_first(job, report.worker)
+                    self._check_update(report)
+                    self._end(job, "arrived")
+                    self._held.append((job, update, _sum(update)))
+                case Failed(job=job, worker=worker):
+                    self._check_first(job, worker)
+                    self._end(job, "failed")
+                case Rejected(job=job, worker=worker):
+                    self._check_first(job, worker)
+                    self._end(job, "rejected")
+                case Lost(job=job):
+                    self._check_known(job)
+                    self._end(job, "lost")
+                case Note():
+                    pass
+                case _:
+                    raise BadEngine(f"reported {report!r}, which is no report")
+
+    def _joined(self, worker: int, left: set[int]) -> None:
+        if worker in self.retired:
+            raise BadEngine(f"worker {worker} joined, but it is retired")
+        if worker in self.present:
+            raise BadEngine(f"worker {worker} joined twice, and never left in between")
+        if worker in left:
+            raise BadEngine(f"worker {worker} joined again in the list that says that it left")
+        self.present.add(worker)
+        self.queues[worker] = []
+
+    def _left(self, worker: int) -> None:
+        if worker not in self.present:
+            raise BadEngine(f"worker {worker} left, but it was not there")
+        self.present.remove(worker)
+        for job in self.queues.pop(worker):
+            self.ended[job] = "gone with its worker"
+
+    def _check_known(self, job: int) -> None:
+        if job not in self.worker:
+            raise BadEngine(f"job {job} was reported, but never given")
+        if job in self.ended:
+            raise BadEngine(f"job {job} was reported, but it had ended: {self.ended[job]}")
+
+    def _check_first(self, job: int, worker: int | None) -> None:
+        self._check_known(job)
+        owner = self.worker[job]
+        if worker is not None and worker != owner:
+            raise BadEngine(f"job {job} was reported by worker {worker}, but given to worker {owner}")
+        first = self.queues[owner][0]
+        if job != first:
+            raise BadEngine(f"job {job} of worker {owner} was reported before job {first}: not first in, first out")
+
+    def _check_update(self, report: Arrived) -> None:
+        if report.checked:
+            try:
+                check_update(report.update, self._like, self.worker[report.job], report.job)
+            except BadUpdate as error:
+                raise BadEngine(f"job {report.job} came with checked=True, but {error}") from error
+
+    def _end(self, job: int, how: str) -> None:
+        self.queues[self.worker[job]].remove(job)
+        self.ended[job] = how
+
+
+def _sum(update: Any) -> int:
+    return zlib.crc32(np.ascontiguousarray(update).tobytes())
+
+
+# ---------------------------------------------------------------------------------------------- an engine under watch
+
+
+class WatchedPool(WorkerPool):
+    """A pool with a ledger beside it."""
+
+    def __init__(self, crew: WorkerPool, x: Vector) -> None:
+        self._crew, self.dtype = crew, x.dtype
+        self.ledger = Ledger(x)
+
+    def allocate(self, n: int) -> Vector:
+        return self._crew.allocate(n)
+
+    def execute(self, command: Command) -> None:
+        self._crew.execute(command)
+        self.ledger.executed(command)
+
+    def poll(self, timeout: float) -> list[Report]:
+        self.ledger.before_poll()
+        reports = self._crew.poll(timeout)
+        self.ledger.reported(reports)
+        return reports
+
+    def retire(self, worker: int) -> None:
+        self._crew.retire(worker)
+        self.ledger.retire(worker)
+
+    def finish(self) -> list[Note]:
+        return self._crew.finish()
+
+    def close(self) -> None:
+        self._crew.close()
+
+
+@dataclass(frozen=True)
+class Watched(Engine):
+    """An engine whose pools are watched; a `BadEngine` says what one of them did wrong."""
+
+    inner: Engine
+
+    @classmethod
+    def of(cls, engine: Engine) -> Watched:
+        """Watch this one."""
+        return cls(engine.workers, engine)
+
+    def start(self, task: Task, work: Work, x: Vector) -> WatchedPool:
+        return WatchedPool(self.inner.start(task, work, x), x)
+
+    @property
+    def threads(self) -> int | list[int] | None:
+        return self.inner.threads
+
+    @property
+    def transport(self) -> str | None:
+        return self.inner.transport
+
+    def describe(self) -> dict[str, Any]:
+        return self.inner.describe()
