@@ -147,7 +147,7 @@ TRANSFORMS = ((), (Clip,), (Interpolate,), (Interpolate, Clip))
 def lower(method: Method, task: Task) -> Lowered:
     """Return the compiled form of a method on a task; a `Reason` stands for the half that has none.
 
-    >>> from asyncsgd import methods, tasks
+    >>> from asyncsgd import methods, optimizers, tasks
     >>> low = lower(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()), tasks.quadratic(workers=2))
     >>> bool(low.schedule), str(low.numbers)
     (True, 'optimizer Adam has no compiled form')
