@@ -1,8 +1,8 @@
-# `make demo` and `make test` need Python 3.11 or newer, pip and make; they do their own set-up in .venv.
+# Every target needs Python 3.11 or newer, pip and make, and installs what it uses into .venv.
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
-# The second name is what newer versions of pip read for the build backend.
+# Newer versions of pip read the second name for the build backend.
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
@@ -11,25 +11,25 @@ PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
-demo: $(VENV)/.demo ## digits, one straggler among four workers: waiting for it and not, about a minute
+demo: $(VENV)/.demo ## train on digits with one slow worker of four, with and without waiting for it (about a minute)
 	@$(RUN) asyncsgd demo
 
-paper: $(VENV)/.report ## check ten claims of the paper, in about three minutes: see paper/index.html, docs/measured.md
+paper: $(VENV)/.report ## measure ten claims of the paper (three minutes); writes paper/index.html and docs/measured.md
 	@$(RUN) asyncsgd paper --docs docs
 
-# Groups of tests (tests/markers.py) stay in one process, in the order given there. One process more than processors, as
-# tests of Ray and Flower mostly wait.
+# Groups of tests (tests/markers.py) stay in one process, in the order given there. We start one process more than there
+# are CPUs, because tests of Ray and Flower mostly wait.
 PROCESSES := $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 PYTEST := $(RUN) pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder --durations=10
 
-test: $(VENV)/.dev ## run all tests, on every processor
+test: $(VENV)/.dev ## run all tests, on every CPU
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --budgets
 
-quick: $(VENV)/.quick ## run the tests that need no browser, Ray, Flower or docs build, in about two minutes: before each commit
+quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (two minutes)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
 
-coverage: $(VENV)/.dev ## run all tests and say which lines of core, run and engines they reach: see htmlcov/index.html
+coverage: $(VENV)/.dev ## run all tests and report the coverage of core, run and engines; writes htmlcov/index.html
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --cov --cov-report=html
 	@for room in core run engines; do \
@@ -38,30 +38,30 @@ coverage: $(VENV)/.dev ## run all tests and say which lines of core, run and eng
 dist: $(VENV)/pyvenv.cfg ## build sdist and wheel, and try the wheel in a clean environment without extras
 	$(VENV)/bin/python .ci/dist.py
 
-check: $(VENV)/.dev ## lint, formatting, types, import contracts, doctests
+check: $(VENV)/.dev ## run the linter, format check, mypy, import contracts and doctests
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports --no-logo
 	$(RUN) pytest -q src
 
-bench-simulate: $(VENV)/.dev ## the simulator against C, NumPy, SimPy and torch loops, in one run
+bench-simulate: $(VENV)/.dev ## compare the simulator with C, NumPy, SimPy and torch loops
 	$(VENV)/bin/python benchmarks/simulate
 
-bench-engines: $(VENV)/.dev ## worker processes against queues, threads, torch RPC and Ray, in one run of half an hour
+bench-engines: $(VENV)/.dev ## compare worker processes with queues, threads, torch RPC and Ray (half an hour)
 	$(VENV)/bin/python benchmarks/engines
 
-bench-flower: $(VENV)/.dev ## a server's time per update against Flower's own FedAvg, with the same clients, in one run
+bench-flower: $(VENV)/.dev ## compare the server's time per update with Flower's own FedAvg (ten minutes)
 	$(VENV)/bin/python benchmarks/flower
 
-docs: $(VENV)/.docs ## build the documentation: see site/index.html; broken links and undocumented names fail
-	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Read site/index.html in a browser."
+docs: $(VENV)/.docs ## build the documentation, site/index.html; fails on broken links and undocumented names
+	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Open site/index.html in a browser."
 
-format: $(VENV)/.dev ## format the code and fix what can be fixed by rule
+format: $(VENV)/.dev ## format the code and apply the linter's automatic fixes
 	$(RUN) ruff check --fix-only
 	$(RUN) ruff format
 
-venv: $(VENV)/.dev ## only set up .venv, with the tools
+venv: $(VENV)/.dev ## set up .venv with all extras and development tools
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -81,17 +81,17 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd, PyTorch, scikit-learn and what draws figures"
+	@echo "Installing asyncsgd, PyTorch, scikit-learn and the plotting libraries"
 	@$(PIP) -c constraints.txt -e '.[demo,report]'
 	@touch $(VENV)/.core $(VENV)/.report $@
 
 $(VENV)/.report: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd and what draws figures"
+	@echo "Installing asyncsgd and the plotting libraries"
 	@$(PIP) -c constraints.txt -e '.[report]'
 	@touch $(VENV)/.core $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd and what builds its documentation"
+	@echo "Installing asyncsgd and the documentation tools"
 	@$(PIP) -c constraints.txt -e '.[docs]'
 	@touch $(VENV)/.core $@
 
