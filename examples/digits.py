@@ -1,6 +1,6 @@
-"""Handwritten digits (scikit-learn's) and a small network: an ordinary PyTorch task.
+"""An ordinary PyTorch task: a small network on scikit-learn's handwritten digits.
 
-asyncsgd train examples.digits:task --workers 4 --stepsize 0.05 --iterations 2000
+Run: asyncsgd train examples.digits:task --workers 4 --stepsize 0.05 --iterations 2000
 """
 
 import torch
@@ -13,7 +13,7 @@ import asyncsgd as asgd
 
 
 def task(seed: int = 0) -> asgd.tasks.TorchTask:
-    """A network with one hidden layer on 8 x 8 pictures; a quarter of them is held out."""
+    """Return a task that trains a network with one hidden layer on 8 x 8 pictures, with a quarter held out as test set."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=seed, stratify=labels)
     train_x, test_x, train_y, test_y = (torch.tensor(part) for part in parts)

@@ -1,6 +1,6 @@
-"""Draws docs/images/dataflow.svg: how durations, engines, server, trace, replay, theory and report hang together.
+"""Draw docs/images/dataflow.svg: how durations, engines, server, trace, replay, theory and report are connected.
 
-Boxes carry their own background, so that the picture reads on light and on dark pages: python docs/images/dataflow.py
+Boxes have their own background, so that the picture is readable on light and dark pages. Run: python docs/images/dataflow.py
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ BOXES = {  # name: (column, row, kind, what it says)
     "theory": (3, 2, "made", "bounds, steps, limits"),
     "report": (4, 1, "result", "page, plots, tables"),
 }
-ARROWS = [  # the trace is in the middle of everything
+ARROWS = [
     ("durations", "schedule"),
     ("schedule", "trace"),
     ("engine", "server"),
@@ -50,7 +50,7 @@ def box(name: str) -> str:
 
 def arrow(start: str, end: str) -> str:
     (x0, y0), (x1, y1) = corner(start), corner(end)
-    both = (end, start) in ARROWS  # two arrows between the same boxes lie beside each other
+    both = (end, start) in ARROWS  # shift two arrows between the same boxes, so that both are visible
     shift = (10 if x0 < x1 else -10) if both else 0
     forward = x0 < x1
     a = (x0 + (BOX[0] if forward else 0), y0 + BOX[1] / 2 + shift)

@@ -1,4 +1,4 @@
-"""Draws docs/images/timeline.svg: the same eight workers, synchronous and asynchronous, from two simulated traces.
+"""Draw docs/images/timeline.svg: the same eight workers, synchronous and asynchronous, from two simulated traces.
 
 Run it with the `report` extra installed: python docs/images/timeline.py
 """
@@ -50,8 +50,8 @@ def main() -> None:
     speeds = asgd.durations.fixed([1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 10.0])
     figure, panels = plt.subplots(2, 1, figsize=(9, 5.2), sharex=True, layout="constrained")
     for axes, method, title in (
-        (panels[0], asgd.minibatch_sgd(0.05), "Mini-batch SGD, everybody waits"),
-        (panels[1], asgd.async_sgd(0.05), "Asynchronous SGD, nobody waits"),
+        (panels[0], asgd.minibatch_sgd(0.05), "Mini-batch SGD, all workers wait"),
+        (panels[1], asgd.async_sgd(0.05), "Asynchronous SGD, no worker waits"),
     ):
         run = asgd.simulate(task, method, speeds, iterations=200)
         colours = draw(axes, run.trace, title)

@@ -1,4 +1,4 @@
-"""Tables of measured figures, from the `results.json` of the benchmarks."""
+"""Make tables of measured figures from each benchmark's `results.json`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MARK = re.compile(r"<!-- figures: (\w+) -->")
 
 
 def filled(page: str, benchmarks: Path) -> str:
-    """The page with a table where it says ``<!-- figures: NAME -->``."""
+    """Return the page with a table in place of each ``<!-- figures: NAME -->``."""
     return MARK.sub(lambda mark: table(mark[1], benchmarks / mark[1] / "results.json"), page)
 
 
 def table(name: str, results: Path) -> str:
-    """The table of a benchmark, with the machine it was measured on."""
+    """Return the table of a benchmark, with the machine that it was measured on."""
     if not results.exists():
         return f"*Not measured yet: run `make bench-{name}`.*"
     figures = json.loads(results.read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def table(name: str, results: Path) -> str:
 
 
 def _simulate(figures: dict[str, Any]) -> list[str]:
-    """What is measured beside something else, as times as fast; then the other numbers."""
+    """Return a table of speed-ups over an alternative, then a table of the other numbers."""
     beside, alone = ["| | beside | times as fast |", "|---|---|--:|"], ["| | |", "|---|--:|"]
     for part in figures.values():
         for what, value in part.items() if isinstance(part, dict) else ():
@@ -62,7 +62,7 @@ def _engines(figures: dict[str, Any]) -> list[str]:
 
 
 def _flower(figures: dict[str, Any]) -> list[str]:
-    """Per update: seconds of the server's processor, and seconds on the clock."""
+    """Return tables of CPU seconds and wall-clock seconds of the server per update."""
     rows: list[str] = []
     titles = {
         "server": "the server alone: replies are there at once",
@@ -83,7 +83,7 @@ def _flower(figures: dict[str, Any]) -> list[str]:
 
 
 def _peers(figures: dict[str, Any]) -> list[str]:
-    """Seconds per 1000 updates, and how many times as fast as the peer."""
+    """Return a table of seconds per 1000 updates, and of the speed-up over the peer."""
     rows = ["| | seconds per 1000 updates | times as fast |", "|---|--:|--:|"]
     for name, seconds in figures["seconds per 1000 updates"].items():
         fast = figures["times as fast as FLGo"].get(name)

@@ -1,6 +1,6 @@
-"""What `mkdocs build` does beyond reading pages: nav of folders, figures of benchmarks, search, check of public names.
+"""Hooks of `mkdocs build`: list folders in the nav, insert benchmark figures, enable offline search, check public names.
 
-Every complaint is a warning of MkDocs, so that `--strict` turns it into a failure.
+Every problem is logged as a warning of MkDocs, so that `--strict` turns it into a failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("mkdocs.hooks.asyncsgd")
 
 
 def on_config(config: Any) -> Any:
-    """In the nav, an entry that ends in ``*.md`` stands for all pages of that folder, in the order of their names."""
+    """Replace each nav entry that ends in ``*.md`` by all pages of its folder, sorted by name."""
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
 
@@ -44,7 +44,7 @@ def _pages(docs: Path, pattern: str) -> list[Path]:
 
 
 def _title(path: Path) -> str:
-    """A record of a decision by its file's name, which is short; other pages by their heading."""
+    """Return the nav title: the file name for a decision record, because it is short, and the heading for other pages."""
     number, _, words = path.stem.partition("-")
     if number.isdigit():
         return f"{number} {words.replace('-', ' ')}"
@@ -53,17 +53,17 @@ def _title(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the figures of benchmarks where a page asks for them."""
+    """Insert the benchmark tables where a page has a mark for them."""
     return figures.filled(markdown, Path(__file__).parents[2] / "benchmarks")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Docstrings announce code by two colons, of which a reader wants one."""
+    """Replace the double colon, which introduces code in docstrings, by a single one."""
     return html.replace("::</p>", ":</p>")
 
 
 def on_post_build(config: Any) -> None:
-    """Search works in pages opened by double-click; every public name has a docstring and stands in the reference."""
+    """Make search work in pages opened by double-click, and warn about public names without docstring or reference."""
     index = Path(config.site_dir) / "search" / "search_index.json"
     index.with_suffix(".js").write_text(f"var __index = {index.read_text(encoding='utf-8')}", encoding="utf-8")
     for complaint in public_names.complaints(Path(config.site_dir) / "objects.inv"):

@@ -1,4 +1,4 @@
-"""The names that users may use, and whether each has a docstring and a place in the API reference."""
+"""Check that every public name has a docstring and an entry in the API reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def public(source: Path = SOURCE) -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
-    """Every name in an ``__all__`` of the package and of the modules right below it, with what it names."""
+    """Yield every name in an ``__all__`` of the package and its direct submodules, with the object it refers to."""
     package = griffe.load("asyncsgd", search_paths=[source], extensions=griffe.load_extensions(Reading))
     for module in (package, *package.modules.values()):
         for name in module.exports or ():
@@ -21,14 +21,14 @@ def public(source: Path = SOURCE) -> Iterator[tuple[str, griffe.Object | griffe.
 
 
 def documented(inventory: Path) -> set[str]:
-    """The paths that the reference has an anchor for, aliases included."""
+    """Return the paths that have an anchor in the reference, aliases included."""
     data = inventory.read_bytes()
     body = zlib.decompress(data[data.index(b"zlib.\n") + 6 :]).decode()
     return {line.split(" ", 1)[0] for line in body.splitlines()}
 
 
 def complaints(inventory: Path, source: Path = SOURCE) -> list[str]:
-    """What is undocumented, in sentences that say the fix."""
+    """Return one sentence per undocumented name, with the fix."""
     known = documented(inventory)
     found = []
     for path, named in public(source):

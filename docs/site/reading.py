@@ -1,8 +1,7 @@
-"""How Griffe is to read our source for the reference.
+"""A Griffe extension that adapts our docstrings and names for the reference.
 
-Docstrings end in plain doctests, which Markdown would take for quotations: they become blocks of code. And a function
-that has the name of its module, as in ``from asyncsgd.theory.speedup import speedup``, is what the name means, as in
-Python.
+Docstrings end in plain doctests, which Markdown would render as quotations; the extension turns them into code blocks.
+And if a package exports a function that has the name of its module, the name refers to the function, as in Python.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ DIAGRAM = re.compile(r"^( *)::\n", re.MULTILINE)
 
 
 class Reading(griffe.Extension):
-    """See the module."""
+    """Turn doctests into code blocks, and let exported functions take precedence over modules of the same name."""
 
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **_: Any) -> None:
-        """All of it at once, because a module whose name means a function is not found any more afterwards."""
+        """Process the whole package at once, because a module that a function replaces cannot be found afterwards."""
         everything = list(_inside(pkg))
         for found in everything:
             if found.docstring is not None:
@@ -48,7 +47,7 @@ def _inside(found: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def _meant(member: griffe.Object | griffe.Alias) -> griffe.Object | None:
-    """The function that is exported under the name of its module, if this is such a module, or an alias of one."""
+    """Return the function that a package exports under this module's name, or None."""
     try:
         module = member.final_target if member.is_alias else member
     except griffe.AliasResolutionError:

@@ -1,4 +1,4 @@
-// A page that was opened by double-click may start no worker, and the search wants one: it gets a hidden frame instead.
+// A page opened by double-click cannot start a web worker, which the search needs: use a hidden frame instead.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {

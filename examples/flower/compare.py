@@ -1,8 +1,8 @@
-"""Synchronous against asynchronous, with the same clients: `python examples/flower/compare.py`.
+"""Compare synchronous and asynchronous training with the same clients: `python examples/flower/compare.py`.
 
-Runs the app of this folder with `flwr run` on Flower's simulation engine, once per method, prints when each reached the
-target, and writes a page with all of them. Two of the eight clients take ten times as long as the others. It needs
-the extras flower and torch, and scikit-learn; nothing of it is left running.
+Runs the app of this folder with `flwr run` on Flower's simulation engine, once per method, prints when each method
+reached the target, and writes a page with all of them. Two of the eight clients take ten times as long as the others.
+You need the extras flower and torch, and scikit-learn. The program stops every process that it started.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OFFLINE = {
 
 @contextmanager
 def superlink(home: Path) -> Iterator[dict[str, str]]:
-    """A SuperLink for simulations, on a free port, in a process group of its own; gives the environment to use."""
+    """Start a SuperLink for simulations on a free port, in its own process group, and yield the environment to use."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -57,7 +57,7 @@ def superlink(home: Path) -> Iterator[dict[str, str]]:
 
 
 def family(process: int) -> set[int]:
-    """A process and all that came of it: Flower starts some of its own in groups of their own."""
+    """Return a process and all its descendants. Flower starts some of them in their own process groups."""
     lines = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.splitlines()
     parents = {int(child): int(parent) for child, parent in (line.split() for line in lines)}
     found = {process}
@@ -67,17 +67,17 @@ def family(process: int) -> set[int]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a program to end, and wait until all of its family have."""
+    """Ask a program to end, and wait until all its descendants have ended. Kill them after 30 seconds."""
     left = family(process.pid)
     process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + 30
     while left:
         process.poll()
-        for member in tuple(left):
+        for pid in tuple(left):
             try:
-                os.kill(member, signal.SIGKILL if time.monotonic() > deadline else 0)
+                os.kill(pid, signal.SIGKILL if time.monotonic() > deadline else 0)
             except ProcessLookupError:
-                left.discard(member)
+                left.discard(pid)
         time.sleep(0.1)
 
 
@@ -90,7 +90,7 @@ def healthy(port: int) -> bool:
 
 
 def run(method: str, directory: Path, environment: dict[str, str], clients: int, options: list[str]) -> None:
-    """`flwr run`, until it has ended."""
+    """Call `flwr run` for one method and wait until it has ended."""
     config = [f'method="{method}"', f'directory="{directory}"', f"clients={clients}", "evaluate-clients=false"]
     config += ["warm-up=true", *options]
     size = f"num-supernodes={clients} client-resources-num-cpus=1 init-args-num-cpus={clients}"
@@ -115,12 +115,14 @@ def row(method: str, directory: Path, target: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="*", default=METHODS, help=f"some of {', '.join(METHODS)}")
-    parser.add_argument("--target", type=float, default=0.95, help="accuracy on held-out digits")
-    parser.add_argument("--clients", type=int, default=8, help="how many are simulated")
-    parser.add_argument("--output", type=Path, default=Path("runs/flower"), help="where the runs go")
-    parser.add_argument("--config", action="append", default=[], help='of the app, such as "slow-seconds=2.0"')
+    parser.add_argument("--target", type=float, default=0.95, help="accuracy on the test set to reach")
+    parser.add_argument("--clients", type=int, default=8, help="number of simulated clients")
+    parser.add_argument("--output", type=Path, default=Path("runs/flower"), help="directory for the runs")
+    parser.add_argument(
+        "--config", action="append", default=[], help='a setting of the app, such as "slow-seconds=2.0"'
+    )
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaving ends whatever was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the context manager stops the SuperLink
     output = options.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="asyncsgd-flower-") as home, superlink(Path(home)) as environment:
@@ -128,7 +130,7 @@ def main() -> None:
         for method in options.methods:
             directory = output / method
             if directory.exists():
-                raise SystemExit(f"{directory} is there already; pass another --output")
+                raise SystemExit(f"{directory} already exists; pass another --output")
             config = [f"target={options.target}", *options.config]
             run(method, directory, environment, options.clients, config)
             print(row(method, directory, options.target), flush=True)

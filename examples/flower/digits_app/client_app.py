@@ -1,4 +1,4 @@
-"""A ClientApp as in Flower's own tutorial. It knows nothing of asyncsgd, and works with either."""
+"""A ClientApp as in Flower's own tutorial. It does not import asyncsgd, and works with Flower's FedAvg and asyncsgd."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def train_client(message: Message, context: Context) -> Message:
     model, whose = load(message, context)
     data, _ = load_client(*whose)
     loss = train(model, data, int(context.run_config["local-epochs"]), float(message.content["config"]["lr"]))
-    # Pretend: the last clients are slow.
+    # Sleep so that the last clients are slow.
     slow = whose[0] >= whose[1] - int(context.run_config["slow-clients"])
     seconds = float(context.run_config["slow-seconds" if slow else "fast-seconds"])
     time.sleep(max(0.0, seconds - (time.monotonic() - began)))

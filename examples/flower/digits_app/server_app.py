@@ -1,4 +1,4 @@
-"""The ServerApp: Flower's FedAvg, or any method of asyncsgd, by one argument."""
+"""The ServerApp: one setting chooses Flower's FedAvg or a method of asyncsgd."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ app = ServerApp()
 
 
 def method(name: str, clients: int) -> asgd.Method:
-    """The recipe of that name.
+    """Return the method of this name.
 
-    An update is what one client's training moved, so a step of 1 applies it in full. Rounds apply the mean of all.
-    Where single updates are applied the step is smaller, as several are on their way at once.
+    An update is the change made by one client's training, so a step of 1 applies it in full. Rounds apply the mean of
+    all updates. Methods that apply single updates use a smaller step, because several updates are in flight at once.
     """
     recipes = {
         "rounds": lambda: asgd.fedavg(1.0, clients=clients, ask=clients),
@@ -73,7 +73,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def warm_up(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, clients: int) -> None:
-    """Let the simulator start its processes, and PyTorch load in them, before anybody looks at the clock."""
+    """Wait until the simulator has started its processes and loaded PyTorch in them, so that this is not timed."""
     while len(nodes := list(grid.get_node_ids())) < clients:
         time.sleep(0.2)
     content = RecordDict({"arrays": arrays, "config": train_config})
@@ -81,11 +81,11 @@ def warm_up(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, clients
 
 
 class Reached(Exception):
-    """Flower's strategies run all rounds that they were given, unless something is raised."""
+    """Raised to end the rounds at the target accuracy: Flower's strategies stop early only by an exception."""
 
 
 def start_flower(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, context: Context) -> None:
-    """The same with Flower's own strategy."""
+    """Train with Flower's own strategy, and write the same metrics file."""
     config, clients = context.run_config, int(context.run_config["clients"])
     began, rows = time.monotonic(), []
 

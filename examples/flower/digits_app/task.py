@@ -1,4 +1,4 @@
-"""The model and the data: what every client and the server share. Plain PyTorch, nothing of asyncsgd."""
+"""The model and the data that clients and server share, in plain PyTorch without asyncsgd."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_test(batch_size: int = 256) -> DataLoader:
 
 
 def load_client(client: int, clients: int, alpha: float, batch_size: int) -> tuple[DataLoader, DataLoader]:
-    """(training, validation) data of one client: each digit is divided among clients by a Dirichlet draw."""
+    """Return (training, validation) data of one client. A Dirichlet draw divides each digit among the clients."""
     images, _, labels, _ = _digits()
     random = np.random.default_rng(0)
     mine: list[np.ndarray] = []
@@ -55,7 +55,7 @@ def load_client(client: int, clients: int, alpha: float, batch_size: int) -> tup
         cuts = np.cumsum(random.dirichlet([alpha] * clients))[:-1] * len(rows)
         mine.append(np.split(rows, cuts.astype(int))[client])
     rows = random.permutation(np.concatenate(mine))
-    if len(rows) < 4:  # a client without data can still answer
+    if len(rows) < 4:  # give a client without data a few random rows, so that it can answer
         rows = random.permutation(len(labels))[:4]
     held = max(2, len(rows) // 5)
     train, validation = (
@@ -67,7 +67,7 @@ def load_client(client: int, clients: int, alpha: float, batch_size: int) -> tup
 
 
 def train(model: nn.Module, data: DataLoader, epochs: int, learning_rate: float) -> float:
-    """The mean loss on the way."""
+    """Train the model and return the mean loss over all batches."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.9)
     total, batches = 0.0, 0
@@ -83,7 +83,7 @@ def train(model: nn.Module, data: DataLoader, epochs: int, learning_rate: float)
 
 @torch.no_grad()
 def test(model: nn.Module, data: DataLoader) -> tuple[float, float]:
-    """(loss, accuracy)."""
+    """Return (loss, accuracy)."""
     model.eval()
     loss, right, count = 0.0, 0, 0
     for images, labels in data:
