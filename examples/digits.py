@@ -13,7 +13,7 @@ import asyncsgd as asgd
 
 
 def task(seed: int = 0) -> asgd.tasks.TorchTask:
-    """Return a task that trains a network with one hidden layer on 8 x 8 pictures, with a quarter held out as test set."""
+    """Return a task: a network with one hidden layer on 8 x 8 pictures, a quarter of which are the test set."""
     images, labels = load_digits(return_X_y=True)
     parts = train_test_split(images / 16.0, labels, test_size=0.25, random_state=seed, stratify=labels)
     train_x, test_x, train_y, test_y = (torch.tensor(part) for part in parts)

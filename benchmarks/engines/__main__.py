@@ -1,4 +1,4 @@
-"""``make bench-engines``: worker processes against what users would write instead, as ratios in one interleaved run.
+"""Compare worker processes with what users would write instead, as ratios in one interleaved run: make bench-engines.
 
 Every round times all contestants one after the other, each between two measurements of the yardstick; a figure is the
 median over the rounds of the ratios within a round, so that a slow minute of the machine slows both sides. Figures go
@@ -41,12 +41,12 @@ def on_ray(task, seconds):
 
 
 def field(task, seconds, only, limit):
-    """The contestants for one task, by name; ``limit``: updates per second that nobody reaches."""
-    # A run tells how many updates to ask for, and loads what is loaded once.
+    """Return the contestants for one task, by name; ``limit`` is more updates per second than any of them reaches."""
+    # A short run shows how many updates to ask for, and warms up imports and caches.
     expected = contestants.asyncsgd(task, seconds, expected=0.1 * limit)
     everybody = {
         "asyncsgd": partial(contestants.asyncsgd, task, seconds, expected),
-        # As many vectors as two workers need, and nobody to hand them over: what the cache alone costs.
+        # Use as many vectors as two workers need, but pass none between processes: what the cache alone costs.
         "bare loop, two gradients": partial(contestants.bare_loop, len(task.initial()), seconds, WORKERS),
         "threads": partial(contestants.threads, task, seconds),
         "multiprocessing.Queue": partial(contestants.process_queue, task, seconds),
@@ -60,7 +60,7 @@ def field(task, seconds, only, limit):
 
 
 def interleaved(rounds, yardstick, runs):
-    """Per contestant the ratios to the yardstick, round by round, and updates per second; those of the yardstick."""
+    """Return, per contestant, ratios to the yardstick by round and updates per second; and those of the yardstick."""
     ratios = {name: [] for name in runs}
     speeds = {name: [] for name in runs}
     limits = []
@@ -78,7 +78,7 @@ def interleaved(rounds, yardstick, runs):
 
 
 def part(title, unit, yardstick, make_task, wanted, options):
-    """One table: a row per contestant, a column per size."""
+    """Measure and print one table: a row per contestant, a column per size."""
     print(f"-- {title}", flush=True)
     found, table = {}, {name: {} for name in NAMES}
     for size in options.sizes:
@@ -105,13 +105,13 @@ def part(title, unit, yardstick, make_task, wanted, options):
         if row:
             print(f"   {name:30}" + "".join(f"{row[size]:>14.3f}" for size in options.sizes))
     goals = "".join(f">= {wanted[size]:.2f}".rjust(14) if size in wanted else " " * 14 for size in options.sizes)
-    print(f"   {'wanted of asyncsgd':30}{goals}", flush=True)
+    print(f"   {'target for asyncsgd':30}{goals}", flush=True)
     short = [size for size in options.sizes if table["asyncsgd"].get(size, 9.0) < wanted.get(size, 0.0)]
     return found, len(short)
 
 
 def replacement(options):
-    """How long a killed worker is missed, with a torch task."""
+    """Measure how long it takes to replace a killed worker, with a torch task."""
     print("-- a killed worker is replaced", flush=True)
     task = Known(perceptron(1_000_000))
     joined, answered = contestants.replaced_worker(task, times=5 * options.rounds)
@@ -131,9 +131,9 @@ def replacement(options):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="how long a contestant is measured")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds to measure each contestant")
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", default=SIZES)
-    parser.add_argument("--only", nargs="*", default=(), choices=NAMES, help="these contestants")
+    parser.add_argument("--only", nargs="*", default=(), choices=NAMES, help="measure only these contestants")
     parser.add_argument("--parts", nargs="+", default=("updates", "efficiency", "replacement", "ray"))
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
@@ -165,7 +165,7 @@ def main() -> None:
         figures[name], missed = parts[name]()
         short += missed
     options.output.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"wrote {options.output.name}; {short} short of what is wanted")
+    print(f"wrote {options.output.name}; {short} figures miss their target")
 
 
 if __name__ == "__main__":

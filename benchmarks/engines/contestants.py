@@ -1,6 +1,6 @@
-"""The ways to share one model that users would write themselves: each takes a task and gives updates per second.
+"""Ways to share one model that users would write themselves: each takes a task and returns updates per second.
 
-Everybody computes with one thread, and nothing is measured until all workers are at work.
+All contestants compute with one thread, and the measurement starts once all workers are computing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-# ------------------------------------------------------------------------------------------------ the two yardsticks
+# The two yardsticks.
 
 
 def bare_loop(dimension: int, seconds: float, gradients: int = 1) -> float:
-    """The limit: the newest model written straight into the buffer that the next worker reads, by one core."""
+    """Measure the limit: one core writes the newest model straight into the buffer that the next worker reads."""
     import torch
 
     x, buffer = torch.zeros(dimension), torch.zeros(dimension)
@@ -44,7 +44,7 @@ def bare_loop(dimension: int, seconds: float, gradients: int = 1) -> float:
 
 
 def no_server(task, seconds: float) -> float:
-    """The workers on their own, at a model that never changes."""
+    """Measure the workers alone, at a model that never changes."""
     context = multiprocessing.get_context("spawn")
     results, barrier = context.Queue(), context.Barrier(WORKERS)
     crew = [context.Process(target=_alone, args=(task, w, seconds, barrier, results)) for w in range(WORKERS)]
@@ -70,25 +70,25 @@ def _alone(task, worker, seconds, barrier, results) -> None:
     results.put(count / (now - begin))
 
 
-# ------------------------------------------------------------------------------------------------ asyncsgd
+# asyncsgd.
 
 
 def asyncsgd(task, seconds: float, expected: float) -> float:
-    """`asgd.train` as a user calls it, recorder and all; ``expected`` updates per second say how many to ask for."""
+    """Measure `asgd.train` as a user calls it; ``expected`` updates per second determine how many to ask for."""
     import asyncsgd as asgd
 
     iterations = max(30, int(1.5 * seconds * expected))
     engine = asgd.engines.processes(workers=WORKERS, threads=1)
     run = asgd.train(task, asgd.async_sgd(STEP), engine=engine, iterations=iterations, every=iterations, progress=False)
-    warm = iterations // 3  # torch takes its time over the first gradients
+    warm = iterations // 3  # the first gradients of torch are slow
     return (iterations - 1 - warm) / float(run.trace.time[-1] - run.trace.time[warm])
 
 
-# ------------------------------------------------------------------------------------------------ threads
+# Threads.
 
 
 def threads(task, seconds: float) -> float:
-    """Worker threads in the server's process; each is sent a copy of the newest model."""
+    """Measure worker threads in the server's process; each gets a copy of the newest model."""
     import torch
 
     x = torch.from_numpy(task.initial().copy())
@@ -96,7 +96,7 @@ def threads(task, seconds: float) -> float:
     models = [queue.SimpleQueue() for _ in range(WORKERS)]
 
     def work(worker: int) -> None:
-        own = deepcopy(task)  # a module of torch serves one thread
+        own = deepcopy(task)  # a torch module can be used by one thread only
         seed = worker
         while (model := models[worker].get()) is not None:
             gradients.put((worker, torch.from_numpy(own.update(model.numpy(), worker, seed))))
@@ -119,16 +119,16 @@ def threads(task, seconds: float) -> float:
     return meter.per_second
 
 
-# ------------------------------------------------------------------------------------------------ multiprocessing.Queue
+# multiprocessing.Queue.
 
 
 def process_queue(task, seconds: float) -> float:
-    """`multiprocessing.Queue` with NumPy arrays."""
+    """Measure `multiprocessing.Queue` with NumPy arrays."""
     return _queues(task, seconds, multiprocessing.get_context("spawn"), tensors=False)
 
 
 def torch_queue(task, seconds: float) -> float:
-    """The queue of `torch.multiprocessing`, which moves tensors to shared memory."""
+    """Measure the queue of `torch.multiprocessing`, which moves tensors to shared memory."""
     import torch.multiprocessing
 
     return _queues(task, seconds, torch.multiprocessing.get_context("spawn"), tensors=True)
@@ -180,11 +180,11 @@ def _queue_worker(task, worker, models, gradients, tensors) -> None:
         seed += WORKERS
 
 
-# ------------------------------------------------------------------------------------------------ torch.distributed.rpc
+# torch.distributed.rpc.
 
 
 def torch_rpc(task, seconds: float) -> float:
-    """Workers call the server with their gradient and get the newest model back, as in PyTorch's tutorials."""
+    """Measure torch RPC: workers send their gradient and get the newest model back, as in PyTorch's tutorials."""
     context = multiprocessing.get_context("spawn")
     results, port = context.Queue(), _free_port()
     crew = [
@@ -199,7 +199,7 @@ def torch_rpc(task, seconds: float) -> float:
 
 
 class _RpcServer:
-    """Lives in rank 0; the lock is the one of the tutorials."""
+    """The server in rank 0, with the lock that the tutorials use."""
 
     lock = threading.Lock()
     over = threading.Event()
@@ -249,11 +249,11 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-# ------------------------------------------------------------------------------------------------ starting a worker
+# Starting a worker.
 
 
 def spawned_worker(task) -> float:
-    """Seconds until a process of `multiprocessing` (spawn) has computed its first gradient."""
+    """Return the seconds until a process of `multiprocessing` (spawn) has computed its first gradient."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     begin = time.perf_counter()
@@ -272,7 +272,7 @@ def _first_gradient(task, ready) -> None:
 
 
 def replaced_worker(task, times: int) -> tuple[list[float], list[float]]:
-    """Seconds from SIGKILL until the worker that takes the place has joined, and until its first gradient is there."""
+    """Return the seconds from SIGKILL until the replacement has joined, and until its first gradient has arrived."""
     import asyncsgd as asgd
     from asyncsgd.core.events import Arrived, Joined
     from asyncsgd.core.server import Server

@@ -1,4 +1,4 @@
-"""What the Ray engine costs beside gradients: to start, per job, and to round an update to 16 bits."""
+"""Measure the overhead of the Ray engine: its start, each job, and rounding an update to 16 bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGE = 1_000_000
 
 
 def start(rounds: int) -> dict[str, object]:
-    """Seconds until the workers are there, Ray itself included, and milliseconds per job with 100 parameters."""
+    """Return the seconds until the workers are ready, Ray included, and milliseconds per job with 100 parameters."""
     import asyncsgd as asgd
 
     task, method = Constant(SMALL), asgd.async_sgd(0.1)
@@ -36,7 +36,7 @@ def start(rounds: int) -> dict[str, object]:
 
 
 def rounding(rounds: int) -> dict[str, object]:
-    """Milliseconds of a processor, by kind: 10^6 parameters of 32 bits rounded with error feedback, and read."""
+    """Return CPU milliseconds by kind: to round 10^6 parameters of 32 bits with error feedback, and to decode them."""
     from asyncsgd.engines.compression import Rounding, Unpacking
 
     g = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)

@@ -1,8 +1,8 @@
-"""The Ray engine against the parameter server of Ray's documentation, on one cluster, in turns.
+"""Compare the Ray engine with the parameter server of Ray's documentation, in turns on one cluster.
 
-Two cases for asyncsgd: workers on the server's own machine, which share memory with it, and workers elsewhere, whose
-points and updates go through Ray's object store. Then the same between two nodes, with updates of 32 and of 16 bits,
-what those do to the accuracy and take to round, and how long the engine takes to start.
+asyncsgd is measured in two cases: workers on the server's own machine, which share memory with it, and workers
+elsewhere, whose points and updates go through Ray's object store. Further parts measure two nodes with updates of 32 and of 16
+bits, the accuracy with 16 bits, the time to round, and how long the engine takes to start.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _sizes(options) -> list[int]:
 
 
 def _seconds(options) -> float:
-    """Longer than with worker processes: pages of the object store are slow when touched for the first time."""
+    """Return the seconds to measure: longer than for processes, because new pages of the object store are slow."""
     return 4.0 * options.seconds
 
 
 def updates_per_second(task, seconds: float, expected: float, code: str | None = None, **options) -> float:
-    """`asgd.train` as a user calls it, recorder and all."""
+    """Measure `asgd.train` as a user calls it."""
     import asyncsgd as asgd
 
     iterations = max(20, int(seconds * expected))
@@ -53,7 +53,7 @@ def updates_per_second(task, seconds: float, expected: float, code: str | None =
 
 
 def against_the_documentation(make_task, options) -> dict[str, object]:
-    """Ratios of updates per second, size by size."""
+    """Measure the ratios of updates per second for each size."""
     found: dict[str, object] = {}
     for size in _sizes(options):
         task = make_task(size)
@@ -89,7 +89,7 @@ def against_the_documentation(make_task, options) -> dict[str, object]:
 
 
 def between_nodes(options) -> dict[str, object]:
-    """Updates per second with workers on another node: the documentation's, and ours by the bits of an update."""
+    """Measure updates per second with workers on another node: the documentation's pattern, and ours by update size."""
     found: dict[str, object] = {}
     with _two_nodes():
         for size in _sizes(options):
@@ -120,7 +120,7 @@ def between_nodes(options) -> dict[str, object]:
 
 
 class _two_nodes:
-    """Two nodes of Ray on this machine: one for the server, one for the workers; vectors travel between them."""
+    """Start two Ray nodes on this machine, one for the server and one for the workers, so that vectors are sent."""
 
     def __enter__(self):
         import warnings
@@ -147,7 +147,7 @@ class _two_nodes:
 
 
 def accuracy() -> dict[str, object]:
-    """What 16 bits do to a trained model, with error feedback and without: the same arrivals, only the bits differ."""
+    """Measure the accuracy with 16-bit updates, with and without error feedback, along the same arrivals."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import asyncsgd as asgd
     from asyncsgd.engines.compression import Rounding, Unpacking
@@ -157,7 +157,7 @@ def accuracy() -> dict[str, object]:
     found: dict[str, object] = {}
 
     class Rounded:
-        """The task seen through a transport: workers are recomputed one after the other, so each has its own rest."""
+        """A task whose updates are encoded and decoded; each worker keeps its own rounding error."""
 
         workers = 4
 
@@ -199,7 +199,7 @@ def accuracy() -> dict[str, object]:
 
 
 def part(options, names=PARTS) -> tuple[dict[str, object], int]:
-    """All of it, and how many figures are short of what is wanted. Figures go to results_ray.json too."""
+    """Measure all parts, write results_ray.json, and return how many figures miss their target."""
     measure = {
         "updates": (
             "the Ray engine: updates of a constant gradient over those of the parameter server of Ray's documentation",
@@ -227,7 +227,7 @@ def part(options, names=PARTS) -> tuple[dict[str, object], int]:
 
 
 def _short(figures) -> int:
-    """How many figures are below what is wanted, shared memory or not."""
+    """Return how many figures are below their target, with and without shared memory."""
     rows = [row for name in ("updates", "gradients") for row in figures.get(name, {}).values()]
     ratios = [row[name]["ratio"] for row in rows for name in NAMES]
     ratios += [row["32 bits"]["ratio"] for row in figures.get("between_nodes", {}).values()]
@@ -235,7 +235,7 @@ def _short(figures) -> int:
 
 
 def _write(figures, options) -> None:
-    """Sizes and parts that were not measured this time stay as they were."""
+    """Merge the new figures into the old ones: sizes and parts that were not measured this time stay."""
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     kept["machine"] = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     if figures.keys() & {"updates", "gradients", "between_nodes"}:
@@ -250,13 +250,15 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="a quarter of how long a contestant is measured")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="a quarter of the seconds per contestant"
+    )
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", default=SIZES)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     options = parser.parse_args()
     contestants.one_thread()
     _, short = part(options, options.parts)
-    print(f"wrote {RESULTS.name}; {short} short of what is wanted")
+    print(f"wrote {RESULTS.name}; {short} figures miss their target")
 
 
 if __name__ == "__main__":

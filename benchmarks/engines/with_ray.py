@@ -11,14 +11,14 @@ import tempfile
 
 from workload import STEP, WORKERS, Meter
 
-# Nothing leaves this machine; set before Ray is imported.
+# Settings of Ray, which must be set before Ray is imported: no usage reports, this machine only.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 
 class Cluster:
-    """Ray on this machine, while it is entered."""
+    """Run Ray on this machine while the context is open."""
 
     def __enter__(self):
         import ray
@@ -45,7 +45,7 @@ class Cluster:
 
 
 def parameter_server(task, seconds: float, server_on: str = "", workers_on: str = "") -> float:
-    """Updates per second, seen by the driver. ``server_on``, ``workers_on``: custom resources that place them."""
+    """Return updates per second, seen by the driver. ``server_on`` and ``workers_on`` are resources that place them."""
     import ray
 
     @ray.remote
@@ -63,7 +63,7 @@ def parameter_server(task, seconds: float, server_on: str = "", workers_on: str 
     @ray.remote
     class DataWorker:
         def __init__(self, task, worker):
-            if "torch" in sys.modules:  # the task has brought it
+            if "torch" in sys.modules:  # the task has imported it
                 sys.modules["torch"].set_num_threads(1)
             self.task, self.worker, self.seed = task, worker, worker
 
@@ -84,7 +84,7 @@ def parameter_server(task, seconds: float, server_on: str = "", workers_on: str 
         weights = server.apply_gradients.remote(ready)
         gradients[worker.compute_gradients.remote(weights)] = worker
         over = meter.tick()
-    ray.wait(list(gradients), num_returns=WORKERS, timeout=120)  # else Ray complains of those that are cut short
+    ray.wait(list(gradients), num_returns=WORKERS, timeout=120)  # otherwise Ray logs errors about calls that are cut short
     for actor in (server, *workers):
         ray.kill(actor)
     return meter.per_second

@@ -1,4 +1,4 @@
-"""What every contestant computes: a constant gradient that costs nothing, or that of a multi-layer perceptron."""
+"""Tasks that every contestant computes: a constant gradient that costs nothing, or that of a multi-layer perceptron."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 WORKERS = 2
 STEP = 1e-3
 LAYERS = {10_000: (64, 128, 10), 1_000_000: (784, 1000, 200, 10), 10_000_000: (3072, 2800, 500, 10)}
-"""Perceptrons of about so many parameters."""
+"""Approximate numbers of parameters of the perceptrons."""
 
 
 class Constant:
-    """The same gradient every time; it already lies where it is wanted, so that only the way to the model is timed."""
+    """The same gradient every time, already in the right memory, so that only the way to the model is timed."""
 
     workers = WORKERS
 
@@ -42,7 +42,7 @@ class Constant:
 
 
 class Known:
-    """A task whose gradients tell, in the first coordinate, the number of the process that computed them."""
+    """A task whose gradients hold, in the first coordinate, the id of the process that computed them."""
 
     def __init__(self, task) -> None:
         self._task = task
@@ -84,7 +84,7 @@ def perceptron(size: int):
 
 
 class Meter:
-    """Counts updates per second from the moment that everybody is at work until so many seconds have passed."""
+    """Count updates per second, from the moment at which all workers are computing until ``seconds`` have passed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -92,7 +92,7 @@ class Meter:
         self._first = self._begin = self._now = 0.0
 
     def tick(self) -> bool:
-        """One more update; whether it was the last one."""
+        """Count one more update; return whether it was the last one."""
         self._now = time.perf_counter()
         self._seen += 1
         if self._seen == 1:

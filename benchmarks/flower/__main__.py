@@ -1,4 +1,4 @@
-"""``make bench-flower``: what a server costs per update, asyncsgd's against Flower's own FedAvg, with the same clients.
+"""Compare the server's cost per update with Flower's own FedAvg, with the same clients: make bench-flower.
 
 All contestants take turns within one run of one Flower app, so they have the same clients, which compute nothing.
 Figures are medians over the rounds. They go to the terminal and to results.json.
@@ -41,10 +41,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaving ends whatever was started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # context managers stop Flower's programs
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     figures: dict[str, Any] = {"machine": machine, "rounds": options.rounds}
-    if options.output.exists():  # what is not measured now stays
+    if options.output.exists():  # keep figures that are not measured this time
         figures = {**json.loads(options.output.read_text("utf-8")), **figures}
     for part in options.parts:
         print(f"-- {PARTS[part]}", flush=True)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(part: str, options: argparse.Namespace) -> Iterator[tuple[int, Any]]:
-    """Per number of parameters, the figures of all contestants."""
+    """Return the figures of all contestants, per number of parameters."""
     wanted = {size: UPDATES[part][size > 100_000] for size in options.sizes}
     if part == "server":
         for size, updates in wanted.items():
@@ -69,7 +69,7 @@ def measure(part: str, options: argparse.Namespace) -> Iterator[tuple[int, Any]]
 
 
 def shown(size: int, found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    """Medians, printed on the way."""
+    """Print and return the medians."""
     rows = {}
     for name in CONTESTANTS:
         rows[name] = {what: statistics.median(row[what] for row in found[name]) for what in ("seconds", "processor")}

@@ -1,4 +1,4 @@
-"""Flower's own programs on free ports of this machine; whatever is started is gone afterwards."""
+"""Start Flower's own programs on free ports of this machine, and stop them afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 300.0
 
 
 class Federation:
-    """A SuperLink with SuperNodes, or one that simulates them."""
+    """Start a SuperLink with SuperNodes, or one that simulates them."""
 
     def __init__(self, folder: Path, nodes: int, *, simulated: bool) -> None:
         self._folder, self._simulated, self._nodes = folder, simulated, nodes
@@ -50,7 +50,7 @@ class Federation:
             end(process)
 
     def run(self, parameters: int, updates: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-        """What the app has found."""
+        """Return the figures that the app has written."""
         output = self._folder / f"{parameters}.json"
         config = f'output="{output}" parameters={parameters} updates={updates} rounds={rounds}'
         command = ["flwr", "run", str(APP), "here", "--run-config", config]
@@ -81,7 +81,7 @@ class Federation:
         while not done():
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._programs):
                 logs = "\n".join(log.read_text("utf-8", "replace")[-3000:] for log in self._folder.glob("*.log"))
-                raise SystemExit(f"waited in vain for {what}:\n{logs}")
+                raise SystemExit(f"{what} did not appear in time:\n{logs}")
             time.sleep(0.2)
 
 

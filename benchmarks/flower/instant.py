@@ -1,4 +1,4 @@
-"""A grid without a network: replies are there at once, so that only the server's own work is left to measure."""
+"""A grid without a network: replies are available at once, so that only the server's own work is measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class InstantGrid(Grid):
-    """Every client has its reply ready: always the same arrays, serialized once, beforehand."""
+    """A grid whose clients have their reply ready: always the same arrays, serialized once beforehand."""
 
     def __init__(self, reply: ArrayRecord) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1

@@ -1,4 +1,4 @@
-"""FedBuff in simulated time, asyncsgd's and FLGo's: seconds per 1000 client updates, in one interleaved run.
+"""Compare FedBuff in simulated time with FLGo's: seconds per 1000 client updates, in one interleaved run.
 
 Both train the same linear softmax model with the same clients' data, local steps, latencies, jobs in flight and buffer.
 Every round times all contestants one after the other. Figures go to the terminal and to results.json.
@@ -33,14 +33,14 @@ LATENCIES = [10 + client for client in range(CLIENTS)]
 
 
 class Latencies(BasicSimulator):
-    """Every client takes as long as it always does."""
+    """Fixed latencies: every job of a client takes the same time."""
 
     def initialize(self, *_: Any, **__: Any) -> None:
         self.set_variable(self.all_clients, "latency", LATENCIES)
 
 
 class Quiet(BasicLogger):
-    """Nothing is evaluated and nothing is told: only training is timed."""
+    """A logger that evaluates and prints nothing, so that only training is timed."""
 
     def log_once(self, *_: Any, **__: Any) -> None:
         pass
@@ -60,7 +60,7 @@ class Counting:
 
 
 def peer(folder: Path, updates: int) -> Any:
-    """A server of FLGo with its clients, about to run."""
+    """Return a server of FLGo with its clients, ready to run."""
     task = folder / "task"
     if not task.exists():
         made = {"name": "flgo.benchmark.synthetic_regression", "para": {"num_clients": CLIENTS, "mean_datavol": 100}}
@@ -82,13 +82,13 @@ def peer(folder: Path, updates: int) -> Any:
 
 
 def rows_of(server: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """What each of FLGo's clients has."""
+    """Return the data of each of FLGo's clients."""
     data = [client.train_data for client in server.clients]
     return [(torch.stack([x for x, _ in part]), torch.stack([y for _, y in part])) for part in data]
 
 
 def ours(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Any]:
-    """The same job as a PyTorch task, and as a task that is compiled."""
+    """Return the same job as a PyTorch task, and as a compiled task."""
     shared = torch.cat([x for x, _ in rows]).numpy(), torch.cat([y for _, y in rows]).numpy()
     ends = torch.tensor([len(y) for _, y in rows]).cumsum(0).tolist()
     parts = [list(range(end - len(y), end)) for end, (_, y) in zip(ends, rows, strict=True)]
@@ -100,7 +100,7 @@ def ours(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Any]:
 
 
 def timed(function: Callable[[], int]) -> float:
-    """Seconds per 1000 updates; the function says how many there were."""
+    """Return the seconds per 1000 updates of a function that returns its number of updates."""
     begin = time.perf_counter()
     updates = function()
     return 1000 * (time.perf_counter() - begin) / updates
@@ -118,7 +118,7 @@ def of_peer(server: Any) -> int:
 
 
 def measure(rounds: int, updates: int) -> dict[str, list[float]]:
-    """Seconds per 1000 updates of every contestant in every round; each runs once before, to warm up."""
+    """Return seconds per 1000 updates of every contestant in every round, after one warm-up run each."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as home:
         tasks = ours(rows_of(peer(Path(home), BUFFER)))
@@ -133,13 +133,13 @@ def measure(rounds: int, updates: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the model is too small for more, and all are to have the same
+    torch.set_num_threads(1)  # the model is too small for more threads, and all contestants must have the same number
     warnings.simplefilter("ignore")
     found = measure(options.rounds, options.updates)
     figures = {

@@ -1,4 +1,4 @@
-"""``make bench-simulate``: the simulator against what users would write instead, as ratios in one interleaved run.
+"""Compare the simulator with what users would write instead, as ratios in one interleaved run: make bench-simulate.
 
 Every round times all contestants one after the other; a ratio is the median over the rounds of the ratios within a
 round, so that a slow minute of the machine slows both sides. Figures go to the terminal and to results.json.
@@ -36,7 +36,7 @@ def seconds(function) -> float:
 
 
 def interleaved(rounds: int, **contestants) -> dict[str, np.ndarray]:
-    """Seconds of every contestant in every round; each runs once before, to warm up."""
+    """Return the seconds of every contestant in every round, after one warm-up run each."""
     for function in contestants.values():
         function()
     times = {name: np.empty(rounds) for name in contestants}
@@ -51,7 +51,7 @@ def ratio(slow: np.ndarray, fast: np.ndarray) -> float:
 
 
 def loops(name, task, c_run, gradient, steps, rounds):
-    """One lane and many lanes against the loop in C and in NumPy, with the norm at every step."""
+    """Compare one lane and many lanes with the loop in C and in NumPy, with the norm at every step."""
     x0, eta = task.initial(), 0.02
     method = asgd.async_sgd(eta)
     arrivals = arrivals_of(asgd.durations.fixed([1.0, float(SLOW)]), method, steps, 0)
@@ -109,7 +109,7 @@ def quadratic(library, rounds):
 
 
 def dense(task):
-    """H and c of a quadratic, from its own gradients."""
+    """Return H and c of a quadratic, from its own gradients."""
     size = len(task.initial())
     linear = -task.update(np.zeros(size), 0, 0)
     hessian = np.stack([task.update(unit, 0, 0) + linear for unit in np.eye(size)], axis=1)
@@ -206,7 +206,7 @@ def other_processes():
 
 
 def figure():
-    """141 step sizes for 8 delays of the paper's quadratic figure."""
+    """Measure 141 step sizes for 8 delays of the paper's quadratic figure."""
     task = asgd.tasks.paper_quadratic()
 
     def run():
@@ -227,7 +227,7 @@ def figure():
 
 
 def federated(rounds):
-    """Linear 60 -> 10, one local step, batch 32, FedAsync: the class of work of FLGo and FLSim."""
+    """Measure FedAsync on a linear model 60 -> 10, one local step, batch 32: the kind of work of FLGo and FLSim."""
     import torch
 
     torch.set_num_threads(1)
@@ -296,7 +296,7 @@ def main() -> None:
             )
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     options.output.write_text(json.dumps({"machine": machine, "rounds": options.rounds, **figures}, indent=2) + "\n")
-    print(f"wrote {options.output.name}; {verdicts.count(False)} short of what is wanted")
+    print(f"wrote {options.output.name}; {verdicts.count(False)} figures miss their target")
 
 
 if __name__ == "__main__":

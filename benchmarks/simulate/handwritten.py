@@ -1,4 +1,4 @@
-"""The loops that users would write instead: in C, in NumPy, with SimPy, with torch autograd and a heap."""
+"""Loops that users would write instead: in C, in NumPy, with SimPy, with torch autograd and a heap."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compile_c() -> ctypes.CDLL:
 
 
 def numpy_loop(gradient, x, eta, slow, steps):
-    """The same loop in NumPy; the norm at every step."""
+    """Run the same loop in NumPy, with the norm at every step."""
     x = x.copy()
     points = [x.copy(), x.copy()]
     norms = np.empty(steps)
@@ -43,7 +43,7 @@ def numpy_loop(gradient, x, eta, slow, steps):
 
 
 def simpy_schedule(seconds, iterations):
-    """Always-busy workers in SimPy: the order of arrivals."""
+    """Return the order of arrivals of always-busy workers, from SimPy."""
     import simpy
 
     environment = simpy.Environment()
@@ -64,7 +64,7 @@ def simpy_schedule(seconds, iterations):
 
 
 def torch_loop(features, labels, rows, seconds, iterations, alpha, local_stepsize, batch, seed):
-    """FedAsync as public frameworks simulate it: torch autograd and a heap in plain Python, one local step per job."""
+    """Run FedAsync as public frameworks simulate it: torch autograd and a heap in Python, one local step per job."""
     import torch
 
     torch.manual_seed(seed)

@@ -1,6 +1,7 @@
 """Draw docs/images/dataflow.svg: how durations, engines, server, trace, replay, theory and report are connected.
 
-Boxes have their own background, so that the picture is readable on light and dark pages. Run: python docs/images/dataflow.py
+Boxes have their own background, so that the picture is readable on light and dark pages.
+Run: python docs/images/dataflow.py
 """
 
 from pathlib import Path

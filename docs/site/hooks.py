@@ -1,4 +1,4 @@
-"""Hooks of `mkdocs build`: list folders in the nav, insert benchmark figures, enable offline search, check public names.
+"""Hooks of `mkdocs build`: list folders in the nav, insert benchmark figures, enable search, check public names.
 
 Every problem is logged as a warning of MkDocs, so that `--strict` turns it into a failure.
 """
@@ -44,7 +44,7 @@ def _pages(docs: Path, pattern: str) -> list[Path]:
 
 
 def _title(path: Path) -> str:
-    """Return the nav title: the file name for a decision record, because it is short, and the heading for other pages."""
+    """Return the nav title: the file name of a decision record, because it is short, or the heading of another page."""
     number, _, words = path.stem.partition("-")
     if number.isdigit():
         return f"{number} {words.replace('-', ' ')}"

@@ -1,4 +1,4 @@
-"""A client that sends back what it was sent: nothing is computed, so all that is measured is the way there and back."""
+"""A client that returns what it received: it computes nothing, so only sending there and back is measured."""
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

@@ -1,4 +1,4 @@
-"""Who is measured: each uses so many updates of the clients of a grid."""
+"""The servers that are measured; each applies a given number of updates of the clients of a grid."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def settle(grid: Any) -> None:
 
 
 def measured(grid: Any, parameters: int, updates: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Per contestant and round: seconds of a clock, and of this process's processors, per update."""
+    """Return wall-clock seconds and this process's CPU seconds per update, for each contestant and round."""
     arrays = model(parameters)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTESTANTS}
     for _ in range(rounds):

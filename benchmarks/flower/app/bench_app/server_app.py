@@ -1,4 +1,4 @@
-"""Measures both servers with the clients of one run, and writes down what it found."""
+"""Measure all servers with the clients of one run, and write the figures to a file."""
 
 from __future__ import annotations
 
