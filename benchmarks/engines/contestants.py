@@ -47,11 +47,11 @@ def no_server(task, seconds: float) -> float:
     """Measure the workers alone, at a model that never changes."""
     context = multiprocessing.get_context("spawn")
     results, barrier = context.Queue(), context.Barrier(WORKERS)
-    crew = [context.Process(target=_alone, args=(task, w, seconds, barrier, results)) for w in range(WORKERS)]
-    for process in crew:
+    pool = [context.Process(target=_alone, args=(task, w, seconds, barrier, results)) for w in range(WORKERS)]
+    for process in pool:
         process.start()
-    total = sum(results.get() for _ in crew)
-    for process in crew:
+    total = sum(results.get() for _ in pool)
+    for process in pool:
         process.join()
     return total
 
@@ -102,8 +102,8 @@ def threads(task, seconds: float) -> float:
             gradients.put((worker, torch.from_numpy(own.update(model.numpy(), worker, seed))))
             seed += WORKERS
 
-    crew = [threading.Thread(target=work, args=(worker,)) for worker in range(WORKERS)]
-    for thread, model in zip(crew, models, strict=True):
+    pool = [threading.Thread(target=work, args=(worker,)) for worker in range(WORKERS)]
+    for thread, model in zip(pool, models, strict=True):
         thread.start()
         model.put(x.clone())
     meter, over = Meter(seconds), False
@@ -114,7 +114,7 @@ def threads(task, seconds: float) -> float:
         over = meter.tick()
     for model in models:
         model.put(None)
-    for thread in crew:
+    for thread in pool:
         thread.join()
     return meter.per_second
 
@@ -138,11 +138,11 @@ def _queues(task, seconds, context, tensors) -> float:
     import torch
 
     gradients, models = context.Queue(), [context.Queue() for _ in range(WORKERS)]
-    crew = [
+    pool = [
         context.Process(target=_queue_worker, args=(task, worker, models[worker], gradients, tensors))
         for worker in range(WORKERS)
     ]
-    for process in crew:
+    for process in pool:
         process.start()
     x = task.initial()
     tensor = torch.from_numpy(x)
@@ -158,9 +158,9 @@ def _queues(task, seconds, context, tensors) -> float:
             x -= STEP * gradient
             models[worker].put(x)
         over = meter.tick()
-    for process in crew:
+    for process in pool:
         process.terminate()
-    for process in crew:
+    for process in pool:
         process.join()
     for each in (gradients, *models):
         each.cancel_join_thread()
@@ -187,13 +187,13 @@ def torch_rpc(task, seconds: float) -> float:
     """Measure torch RPC: workers send their gradient and get the newest model back, as in PyTorch's tutorials."""
     context = multiprocessing.get_context("spawn")
     results, port = context.Queue(), _free_port()
-    crew = [
+    pool = [
         context.Process(target=_rpc_process, args=(task, rank, port, seconds, results)) for rank in range(WORKERS + 1)
     ]
-    for process in crew:
+    for process in pool:
         process.start()
     found = results.get()
-    for process in crew:
+    for process in pool:
         process.join()
     return found
 
@@ -280,11 +280,11 @@ def replaced_worker(task, times: int) -> tuple[list[float], list[float]]:
     x = task.initial()
     method = asgd.async_sgd(STEP)
     joined, answered = [], []
-    with asgd.engines.processes(workers=WORKERS, threads=1).start(task, method.work, x) as crew:
-        server = Server(x, method, allocate=crew.allocate)
+    with asgd.engines.processes(workers=WORKERS, threads=1).start(task, method.work, x) as pool:
+        server = Server(x, method, allocate=pool.allocate)
         killed, begin, joined_at, pids = -1, 0.0, 0.0, {}
         while len(answered) < times:
-            for report in crew.poll(1.0):
+            for report in pool.poll(1.0):
                 now = time.perf_counter()
                 if isinstance(report, Joined) and killed in report.workers:
                     joined_at = now
@@ -297,7 +297,7 @@ def replaced_worker(task, times: int) -> tuple[list[float], list[float]]:
                         killed = -1
                 if type(report).__name__ not in ("Died",):
                     for command in server.handle(report).commands:
-                        crew.execute(command)
+                        pool.execute(command)
             if killed < 0 and len(pids) == WORKERS:
                 killed, begin, joined_at = len(answered) % WORKERS, time.perf_counter(), 0.0
                 os.kill(pids.pop(killed), signal.SIGKILL)

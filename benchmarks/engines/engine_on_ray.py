@@ -1,8 +1,8 @@
 """Compare the Ray engine with the parameter server of Ray's documentation, in turns on one cluster.
 
 asyncsgd is measured in two cases: workers on the server's own machine, which share memory with it, and workers
-elsewhere, whose points and updates go through Ray's object store. Further parts measure two nodes with updates of 32 and of 16
-bits, the accuracy with 16 bits, the time to round, and how long the engine takes to start.
+elsewhere, whose points and updates go through Ray's object store. Further parts measure two nodes with updates of 32
+and of 16 bits, the accuracy with 16 bits, the time to round, and how long the engine takes to start.
 """
 
 from __future__ import annotations
@@ -250,9 +250,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="a quarter of the seconds per contestant"
-    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="a quarter of the seconds per contestant")
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", default=SIZES)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     options = parser.parse_args()

@@ -84,7 +84,7 @@ def parameter_server(task, seconds: float, server_on: str = "", workers_on: str 
         weights = server.apply_gradients.remote(ready)
         gradients[worker.compute_gradients.remote(weights)] = worker
         over = meter.tick()
-    ray.wait(list(gradients), num_returns=WORKERS, timeout=120)  # otherwise Ray logs errors about calls that are cut short
+    ray.wait(list(gradients), num_returns=WORKERS, timeout=120)  # otherwise Ray logs errors
     for actor in (server, *workers):
         ray.kill(actor)
     return meter.per_second

@@ -11,7 +11,7 @@ import numpy as np
 WORKERS = 2
 STEP = 1e-3
 LAYERS = {10_000: (64, 128, 10), 1_000_000: (784, 1000, 200, 10), 10_000_000: (3072, 2800, 500, 10)}
-"""Approximate numbers of parameters of the perceptrons."""
+"""Layers of the perceptrons, by their approximate number of parameters."""
 
 
 class Constant:
