@@ -44,7 +44,7 @@ def field(task, seconds, only, limit):
     """Return the contestants for one task, by name; ``limit`` is more updates per second than any of them reaches."""
     # A short run shows how many updates to ask for, and warms up imports and caches.
     expected = contestants.asyncsgd(task, seconds, expected=0.1 * limit)
-    everybody = {
+    known = {
         "asyncsgd": partial(contestants.asyncsgd, task, seconds, expected),
         # Use as many vectors as two workers need, but pass none between processes: what the cache alone costs.
         "bare loop, two gradients": partial(contestants.bare_loop, len(task.initial()), seconds, WORKERS),
@@ -55,8 +55,8 @@ def field(task, seconds, only, limit):
         "Ray": partial(on_ray, task, seconds),
     }
     if not isinstance(task, Constant):
-        del everybody["bare loop, two gradients"]
-    return {name: everybody[name] for name in NAMES if name in everybody and (not only or name in only)}
+        del known["bare loop, two gradients"]
+    return {name: known[name] for name in NAMES if name in known and (not only or name in only)}
 
 
 def interleaved(rounds, yardstick, runs):

@@ -26,7 +26,7 @@ from instant import InstantGrid
 
 SIZES = (10, 10_000_000)
 PARTS = {
-    "server": "the server alone: replies are there at once",
+    "server": "the server alone: replies are available at once",
     "deployment": "a SuperLink and two SuperNodes on this machine",
     "simulation": "Flower's simulation engine",
 }

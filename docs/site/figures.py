@@ -28,14 +28,14 @@ def table(name: str, results: Path) -> str:
 
 def _simulate(figures: dict[str, Any]) -> list[str]:
     """Return a table of speed-ups over an alternative, then a table of the other numbers."""
-    beside, alone = ["| | beside | times as fast |", "|---|---|--:|"], ["| | |", "|---|--:|"]
+    compared, alone = ["| | compared with | times as fast |", "|---|---|--:|"], ["| | |", "|---|--:|"]
     for part in figures.values():
         for what, value in part.items() if isinstance(part, dict) else ():
             if isinstance(value, list):
                 what = re.sub(r" \(at (most|least) [^)]*\)", "", what).replace("10^6", "10⁶").replace("10^3", "10³")
                 what = what.replace("10^7", "10⁷")
-                (beside if " / " in what else alone).append(f"| {what.replace(' / ', ' | ')} | {_short(value[0])} |")
-    return [*beside, "", *alone]
+                (compared if " / " in what else alone).append(f"| {what.replace(' / ', ' | ')} | {_short(value[0])} |")
+    return [*compared, "", *alone]
 
 
 def _engines(figures: dict[str, Any]) -> list[str]:
@@ -65,15 +65,15 @@ def _flower(figures: dict[str, Any]) -> list[str]:
     """Return tables of CPU seconds and wall-clock seconds of the server per update."""
     rows: list[str] = []
     titles = {
-        "server": "the server alone: replies are there at once",
+        "server": "the server alone: replies are available at once",
         "simulation": "the simulation engine, two clients that compute nothing",
-        "deployment": "a SuperLink and two SuperNodes on one machine, which compute nothing",
+        "deployment": "a SuperLink and two SuperNodes on one machine, with clients that compute nothing",
     }
     for part, title in titles.items():
         if part in figures:
             sizes = figures[part]
             rows += [f"Per update, {title}:", ""]
-            rows += ["| processor, clock | " + " | ".join(f"{int(size):,} parameters" for size in sizes) + " |"]
+            rows += ["| CPU, wall clock | " + " | ".join(f"{int(size):,} parameters" for size in sizes) + " |"]
             rows += ["|---|" + "--:|" * len(sizes)]
             for name in next(iter(sizes.values())):
                 cells = [f"{_time(row[name]['processor'])}, {_time(row[name]['seconds'])}" for row in sizes.values()]
