@@ -55,6 +55,8 @@ def _meant(member: griffe.Object | griffe.Alias) -> griffe.Object | None:
     package = module.parent
     if not module.is_module or package is None or module.name not in (package.exports or ()):
         return None
+    if package.imports.get(module.name) == module.path:  # the package exports the module itself
+        return None
     inner = module.members.get(module.name)
     if inner is None:
         return None
