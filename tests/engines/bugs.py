@@ -1,4 +1,4 @@
-"""Crews with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+"""Pools with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
 
 from __future__ import annotations
 
@@ -209,15 +209,15 @@ class ClosesOnce(ProcessPool):
 
 
 class NeverGivesUp(ProcessPool):
-    def _look_around(self, now: float) -> None:
+    def _check_times(self, now: float) -> None:
         self._check_at = now + 1
 
 
 class GivesUpEverybody(ProcessPool):
-    def _look_around(self, now: float) -> None:
-        super()._look_around(now)
+    def _check_times(self, now: float) -> None:
+        super()._check_times(now)
         for worker in self._life.workers if any(other.condemned for other in self._life.workers) else ():
-            self._line.signal(worker.number, signal.SIGKILL)
+            self._forks.signal(worker.number, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

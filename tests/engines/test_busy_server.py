@@ -34,7 +34,7 @@ def test_answers_count_before_the_clock(tmp_path: Path, monkeypatch: pytest.Monk
     with setting.bench(1, {}, job_timeout=600.0) as bench:
         bench.until_all_there()
         [job] = bench.give(0, 1)
-        inner = bench.crew._crew
+        inner = bench.pool._pool
         assert isinstance(inner, ProcessPool)
         assert select.select([inner._outbox], [], [], GUARD)[0]  # the worker is done, and nobody has looked
         monkeypatch.setattr(module, "time", LaterClock())

@@ -36,8 +36,8 @@ def test_the_bug_is_caught(name: str) -> None:
         with pytest.raises(BadEngine, match=rf"^{bug.scenario}: .*({bug.words})"):
             bug.play()
     finally:
-        for crew in LeavesProcesses.left:
-            super(LeavesProcesses, crew).close()
+        for pool in LeavesProcesses.left:
+            super(LeavesProcesses, pool).close()
         LeavesProcesses.left.clear()
 
 

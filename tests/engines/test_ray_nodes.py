@@ -198,7 +198,7 @@ def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes,
     with pytest.raises(EngineError) as error:
         play(stage, engine)
     said = str(error.value)
-    assert re.match(r"0 of the 1 workers that the run needs were there after \d+ s: workers 0, 1 wait for room", said)
+    assert re.match(r"0 of the 1 workers that the run needs were ready after \d+ s: workers 0, 1 wait for room", said)
     assert "Ray was asked for nodes with 1 CPU, 1 big free; the cluster has" in said  # what is left, once Ray knows it
     run = play(Stage(directory, (lambda rows: True, nothing)), asgd.engines.processes(2), resume=True)
     counts = run.trace.counts
@@ -239,11 +239,11 @@ def test_another_process_of_ray_is_no_head_node(nodes: Nodes) -> None:
     """It speaks gRPC too, and may have been given the port of a head node that is gone."""
     import ray
 
-    cluster_probe.knock(nodes.address)
+    cluster_probe.probe(nodes.address)
     # That of the head: a node that an earlier test killed may still be listed as alive.
     port = next(node["NodeManagerPort"] for node in ray.nodes() if node["NodeID"] == nodes.head)
-    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is no Ray cluster"):
-        cluster_probe.knock(f"127.0.0.1:{port}")
+    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is not a Ray cluster"):
+        cluster_probe.probe(f"127.0.0.1:{port}")
 
 
 def test_large_models_stay_in_memory(nodes: Nodes, tmp_path: Path) -> None:
@@ -267,14 +267,14 @@ def spilled(nodes: Nodes) -> int:
 
 def test_updates_are_read_where_they_lie(nodes: Nodes) -> None:
     task = WritingBowl(50_000, np.float32)
-    with asgd.engines.ray(1, shared_memory=False).start(task, Gradient(), task.initial()) as crew:
-        point = crew.allocate(50_000)
+    with asgd.engines.ray(1, shared_memory=False).start(task, Gradient(), task.initial()) as pool:
+        point = pool.allocate(50_000)
         point[:] = 1.0
         arrived: list[Arrived] = []
         while not arrived:
-            for report in crew.poll(0.2):
+            for report in pool.poll(0.2):
                 if isinstance(report, Joined):
-                    crew.execute(Assign(Job(0, 0, 0, 0, 0, seed=1), point, 0))
+                    pool.execute(Assign(Job(0, 0, 0, 0, 0, seed=1), point, 0))
                 elif isinstance(report, Arrived):
                     arrived.append(report)
         update = arrived[0].update

@@ -64,7 +64,7 @@ def resumed(folder: Path, least: int) -> None:
 def test_a_killed_server_leaves_no_process_and_no_memory(tmp_path: Path, options: str) -> None:
     with started(tmp_path, options) as subject:
         family = subject.relatives()
-        assert len(family) == 5  # the server, the nursery, three workers
+        assert len(family) == 5  # the server, the fork server, three workers
         for process in family:
             assert "/dev/shm" not in Path(f"/proc/{process}/maps").read_text("utf-8")
         os.kill(subject.process.pid, signal.SIGKILL)

@@ -187,7 +187,7 @@ def test_loading_has_a_time() -> None:
         ((2,), {"job_timeout": -1}, "job_timeout = -1"),
         ((2,), {"start_timeout": float("nan")}, "start_timeout = nan"),
         ((2,), {"slowdown": [1, 2, 3]}, r"slowdown = \[1, 2, 3\] has 3 values for 2 workers; give one per worker"),
-        ((2,), {"slowdown": {2: 3}}, r"slowdown = \{2: 3\} names worker 2, who is not there; name workers 0..1"),
+        ((2,), {"slowdown": {2: 3}}, r"slowdown = \{2: 3\} names worker 2, which does not exist; name workers 0..1"),
         ((2,), {"slowdown": [1, 0.5]}, "slowdown = 0.5 makes no worker slower; pass a number of at least 1"),
         ((2,), {"seconds": [0, -1]}, "seconds = -1.0 makes no worker slower; pass a number of at least 0"),
         ((2,), {"seconds": [0, float("inf")]}, "seconds = inf"),

@@ -1,4 +1,4 @@
-"""Every callback of `asgd.flower.serve` is told to let go, however the run ends."""
+"""Every callback of `asgd.flower.serve` is closed, however the run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asyncsgd.run import Callback
 
 
 class Holder(Callback):
-    """Counts how often it was told to let go."""
+    """Counts how often it was closed."""
 
     def __init__(self, stubborn: bool = False) -> None:
         self.stopped, self.stubborn = 0, stubborn
@@ -71,7 +71,7 @@ def test_every_callback_is_stopped_where_a_run_is_refused(tmp_path: Path, refuse
 
 @pytest.fixture
 def flowers_handler() -> Iterator[list[int]]:
-    """A handler of SIGINT as Flower has one: what the callbacks had been told when it was called."""
+    """A handler of SIGINT as Flower has one: what the callbacks had received when it was called."""
     seen: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 

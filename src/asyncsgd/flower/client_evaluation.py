@@ -8,9 +8,8 @@ from typing import Any
 
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.client_handle import WorkerHandle
-from asyncsgd.flower.client_metrics import Means
-from asyncsgd.flower.messages import Letters
-from asyncsgd.flower.sender import Good, Letter, Outcome, Refused, Trouble
+from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome, Refused
 
 PATIENCE = 10.0
 """Seconds that clients get for the last evaluation of a run, besides twice the longest job so far."""
@@ -29,7 +28,7 @@ class _Round:
     """One model, evaluated by those who were there when it began."""
 
     iteration: int
-    pending: dict[int, tuple[WorkerHandle, Letter]]
+    pending: dict[int, tuple[WorkerHandle, ClientMessage]]
     means: Means = field(default_factory=Means)
     failed: int = 0
     why: str = ""
@@ -38,8 +37,8 @@ class _Round:
 class Evaluations:
     """A model that comes while clients are busy with another waits; of several that wait, the newest counts."""
 
-    def __init__(self, letters: Letters) -> None:
-        self._letters = letters
+    def __init__(self, messages: MessageWriter) -> None:
+        self._writer = messages
         self._round: _Round | None = None
         self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
         self._longest = 0.0
@@ -62,41 +61,41 @@ class Evaluations:
         """Evaluate this model next."""
         self._next = iteration, record
 
-    def begin(self, members: Iterable[WorkerHandle]) -> list[WorkerHandle]:
-        """If nothing else is under way, put letters in line; whose lines have changed."""
+    def begin(self, handles: Iterable[WorkerHandle]) -> list[WorkerHandle]:
+        """If nothing else is under way, put messages in line; whose lines have changed."""
         if self._round is not None or self._next is None:
             return []
-        free = [member for member in members if member.current is None or member.current.kind != "evaluate"]
+        free = [handle for handle in handles if handle.current is None or handle.current.kind != "evaluate"]
         if not free:
             return []
         (iteration, record), self._next = self._next, None
-        letters = {member.number: (member, self._letters.evaluate(member, iteration, record)) for member in free}
-        self._round = _Round(iteration, letters)
-        for member, letter in letters.values():
-            member.waiting.appendleft(letter)  # many jobs may wait for a slow client, and the others would wait for it
+        messages = {handle.number: (handle, self._writer.evaluate(handle, iteration, record)) for handle in free}
+        self._round = _Round(iteration, messages)
+        for handle, message in messages.values():
+            handle.waiting.appendleft(message)  # many jobs may wait for a slow client, and the others would wait for it
         return free
 
-    def answered(self, letter: Letter, outcome: Outcome) -> list[Note]:
+    def answered(self, message: ClientMessage, outcome: Outcome) -> list[Note]:
         """A client has answered; a note if it was the last."""
         here = self._round
-        if here is None or letter.number != here.iteration or letter.worker not in here.pending:
+        if here is None or message.number != here.iteration or message.worker not in here.pending:
             return []
         match outcome:
-            case Good(value=told) if told is not None:
-                here.means.add(letter.worker, told)
+            case Good(value=reported) if reported is not None:
+                here.means.add(message.worker, reported)
             case Good():
                 here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
-            case Refused(reason=why) | Trouble(reason=why):
+            case Refused(reason=why) | ErrorReply(reason=why):
                 here.failed, here.why = here.failed + 1, why
-        return self.gone(letter.worker)
+        return self.gone(message.worker)
 
     def gone(self, worker: int) -> list[Note]:
         """Nothing will come from this client (any more); a note if it was the last."""
         if self._round is None:
             return []
         if (found := self._round.pending.pop(worker, None)) is not None:
-            member, letter = found
-            member.drop(letter)
+            handle, message = found
+            handle.drop(message)
         return [] if self._round.pending else self.close()
 
     def silent(self, worker: int, seconds: float) -> list[Note]:
@@ -115,7 +114,7 @@ class Evaluations:
         return [Note("client_metrics", row, words)]
 
 
-def told(means: Means) -> Note:
+def training_note(means: Means) -> Note:
     """What clients said of their training."""
     row = {"kind": "train", **means.row()}
     return Note("client_metrics", row, f"clients, training: {describe(row)}")
@@ -124,9 +123,9 @@ def told(means: Means) -> Note:
 def describe(row: dict[str, Any], why: str = "") -> str:
     """One line.
 
-    >>> from asyncsgd.flower.client_metrics import Told
+    >>> from asyncsgd.flower.messages import ReportedMetrics
     >>> means = Means()
-    >>> means.add(0, Told(10.0, {"accuracy": 0.5}))
+    >>> means.add(0, ReportedMetrics(10.0, {"accuracy": 0.5}))
     >>> describe({**means.row(), "failed": 1}, "no data")
     'accuracy 0.5 (1 client, 10 examples; 1 failed: no data)'
     """

@@ -10,7 +10,7 @@ from statistics import median
 
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
-from asyncsgd.flower.sender import Letter
+from asyncsgd.flower.sender import ClientMessage
 
 # --------------------------------------------------------------------------------------------------------------
 # How long a client may take before the server stops waiting for it: a multiple of what it usually takes.
@@ -25,7 +25,7 @@ ANSWERS = 21
 
 
 class Patience:
-    """Remembers how long each client took, for training and for evaluation apart. Used by the crew's thread alone."""
+    """Remembers how long each client took, for training and for evaluation apart. Used by the pool's thread alone."""
 
     def __init__(self, rules: Clients) -> None:
         self._multiple, self._timeout = rules.patience, rules.timeout
@@ -59,15 +59,15 @@ LONGEST = 6
 
 
 class WorkerHandle:
-    """Written to by the crew alone."""
+    """Written to by the pool alone."""
 
     def __init__(self, number: int, node: int) -> None:
         self.number, self.node = number, node
         self.online = True
         self.left_at = 0.0
         self.doubtful = False  # it left because a reply said so, and nobody has looked since
-        self.current: Letter | None = None  # sent, no reply yet
-        self.waiting: deque[Letter] = deque()
+        self.current: ClientMessage | None = None  # sent, no reply yet
+        self.waiting: deque[ClientMessage] = deque()
         self.failures = 0  # in a row
         self.pauses = 0  # in a row: each is twice as long
         self.back_at: float | None = None  # left out until then
@@ -79,26 +79,26 @@ class WorkerHandle:
         """Whether it is left out for now."""
         return self.back_at is not None or self.silent_since is not None
 
-    def next(self) -> Letter | None:
-        """The letter to send now: one at a time, as a simulated client would take several at once."""
+    def next(self) -> ClientMessage | None:
+        """The message to send now: one at a time, as a simulated client would take several at once."""
         if self.current is not None or not self.waiting:
             return None
         self.current = self.waiting.popleft()
         return self.current
 
-    def drop(self, letter: Letter) -> None:
-        """It is not wanted any more. A client cannot be stopped: if it has the letter, it works on."""
-        letter.wanted = False
-        if letter is not self.current:
-            self.waiting = deque(other for other in self.waiting if other is not letter)
+    def drop(self, message: ClientMessage) -> None:
+        """It is not wanted any more. A client cannot be stopped: if it has the message, it works on."""
+        message.wanted = False
+        if message is not self.current:
+            self.waiting = deque(other for other in self.waiting if other is not message)
 
     def leave(self, now: float) -> None:
         """It is left out or gone: what it had is over."""
         self.left_at = now
-        for letter in (self.current, *self.waiting):
-            if letter is not None and letter.kind == "train":
-                letter.wanted = False
-        self.waiting = deque(letter for letter in self.waiting if letter.wanted)
+        for message in (self.current, *self.waiting):
+            if message is not None and message.kind == "train":
+                message.wanted = False
+        self.waiting = deque(message for message in self.waiting if message.wanted)
 
     def pause(self, seconds: float, why: str) -> Note:
         """Leave it out for a while; what there is to say about that."""
@@ -134,9 +134,9 @@ class WorkerHandle:
         return self.left_out - max(0.0, (self.back_at or 0.0) - now) + silent
 
 
-def bias(members: Iterable[WorkerHandle]) -> list[Note]:
+def bias(handles: Iterable[WorkerHandle]) -> list[Note]:
     """A note if some were left out for a while."""
-    out = {member.number: member.was_left_out() for member in members if member.left_out or member.out}
+    out = {handle.number: handle.was_left_out() for handle in handles if handle.left_out or handle.out}
     if not out:
         return []
     worst = max(out, key=lambda worker: out[worker])

@@ -97,14 +97,14 @@ class Flower(Engine):
     """Send the carried arrays as they were at the start, as differential privacy covers only the vector."""
 
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
-        """``task`` and ``work`` are with the clients; a task with a method ``bind`` is given the crew."""
+        """``task`` and ``work`` are with the clients; a task with a method ``bind`` is given the pool."""
         from asyncsgd.flower.pool import FlowerPool
 
-        crew = FlowerPool(self, x)
+        pool = FlowerPool(self, x)
         bind = getattr(task, "bind", None)
         if bind is not None:
-            bind(crew)
-        return crew
+            bind(pool)
+        return pool
 
     def describe(self) -> dict[str, Any]:
         clients = {name: value for name, value in vars(self.clients).items() if value is not None}

@@ -14,8 +14,7 @@ from typing import Any
 
 from asyncsgd._files import write_text
 from asyncsgd.engines.base import Note
-from asyncsgd.flower.error_text import clean
-from asyncsgd.flower.sender import Over
+from asyncsgd.flower.sender import RunEnded, clean
 
 # --------------------------------------------------------------------------------------------------------------
 # Which client is which worker: Flower's 64-bit node ids as small numbers, remembered from one start to the next.
@@ -29,7 +28,7 @@ def is_simulated(grid: Any) -> bool:
     return type(grid).__name__ == "InMemoryGrid"
 
 
-class Roster:
+class ClientNumbers:
     """Numbers for nodes, in the order in which they were first seen.
 
     A node that registered with a key keeps its number for as long as it has the key, also when the SuperLink was set
@@ -87,21 +86,21 @@ REMIND = 60.0
 
 
 @dataclass(frozen=True)
-class Roll:
+class ConnectedNodes:
     """The nodes that were connected at some time after ``began``."""
 
     began: float
     nodes: tuple[Any, ...]
 
 
-class RollCall:
-    """Puts a `Roll` into ``inbox`` at every look."""
+class PresenceWatcher:
+    """Puts a `ConnectedNodes` into ``inbox`` at every look."""
 
     def __init__(self, grid: Any, inbox: SimpleQueue[Any]) -> None:
         self._grid, self._inbox = grid, inbox
         self._stop = threading.Event()
         self.interval = OFTEN
-        self._thread = threading.Thread(target=self._look, name="asyncsgd-roll-call", daemon=True)
+        self._thread = threading.Thread(target=self._look, name="asyncsgd-presence", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
@@ -109,13 +108,13 @@ class RollCall:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                self._inbox.put(Roll(began, tuple(self._grid.get_nodes())))
+                self._inbox.put(ConnectedNodes(began, tuple(self._grid.get_nodes())))
             except Exception as error:  # the SuperLink may be away for a while: whoever was there still counts
                 if trouble != (trouble := f"{type(error).__name__}: {clean(error)}"):
                     words = f"nobody can say who is connected ({trouble}); asking again"
                     self._inbox.put(Note("trouble", {"reason": trouble}, words))
             except BaseException as error:
-                self._inbox.put((None, Over(f"{type(error).__name__}: {error}")))
+                self._inbox.put((None, RunEnded(f"{type(error).__name__}: {error}")))
                 return
             self._stop.wait(self.interval)
 

@@ -324,10 +324,10 @@ def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Train
 
 def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:
     if run.directory is None:
-        assert task.crew is not None
-        rows = task.crew.history
+        assert task.pool is not None
+        rows = task.pool.history
     else:
-        if task.crew is None:  # the run was finished, so no engine was started
+        if task.pool is None:  # the run was finished, so no engine was started
             task.restore(run.directory)
         rows = [row for row in read_lines(run.directory, "journal.jsonl") if row["event"] == "client_metrics"]
     return FederatedRun(

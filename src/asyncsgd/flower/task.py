@@ -137,19 +137,19 @@ class FlowerTask:
         self._evaluate, self._accountant = evaluate, accountant
         self._stand_in = stand_in
         self.heterogeneous, self.notes = heterogeneous, notes
-        self.crew: FlowerPool | None = None
+        self.pool: FlowerPool | None = None
         self._names: set[str] | None = None
         self._last = 0
         self._epsilon: float | None = None
 
-    def bind(self, crew: FlowerPool) -> None:
+    def bind(self, pool: FlowerPool) -> None:
         """The engine says whom to tell of evaluations."""
-        self.crew = crew
+        self.pool = pool
 
     def stop(self) -> None:
         """End the run, with a checkpoint; from any thread."""
-        if self.crew is not None:
-            self.crew.stop("it was stopped")
+        if self.pool is not None:
+            self.pool.stop("it was stopped")
 
     def initial(self) -> Vector:
         """The initial arrays as one vector."""
@@ -170,12 +170,12 @@ class FlowerTask:
         None if the user's function returned None: it need not measure every time.
         """
         self._last = iteration
-        clients = self.crew is not None and self.crew.evaluates
+        clients = self.pool is not None and self.pool.evaluates
         record = self.record(x) if clients or self._evaluate is not None else None  # a copy of the whole model
         given = {} if self._evaluate is None else self._evaluate(iteration, record)
         values = None if given is None else self._named(_numbers(given))
-        if self.crew is not None:
-            self.crew.measured(iteration, record)
+        if self.pool is not None:
+            self.pool.measured(iteration, record)
         return values
 
     def _named(self, values: dict[str, float]) -> dict[str, float]:
@@ -189,7 +189,7 @@ class FlowerTask:
 
     def record(self, x: Vector) -> Any:
         """The arrays of a vector, with whatever is carried beside it."""
-        return self._layout.join(x, self._carried if self.crew is None else self.crew.carried)
+        return self._layout.join(x, self._carried if self.pool is None else self.pool.carried)
 
     def restore(self, folder: Path) -> None:
         """Take the carried arrays that a run has left in its directory."""

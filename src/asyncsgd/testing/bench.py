@@ -1,4 +1,4 @@
-"""A crew on the bench: jobs are handed out by the test itself, and every report is held against the contract."""
+"""A pool on the bench: jobs are handed out by the test itself, and every report is held against the contract."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ class Setting:
     def bench(
         self, workers: int, faults: Mapping[int, Fault] | None = None, task: Any = None, **options: Any
     ) -> Iterator[Bench]:
-        """A crew of these workers, armed; closed afterwards."""
+        """A pool of these workers, armed; closed afterwards."""
         faulty = self.task(faults or {}, task)
         gates = {job: Gate(self.folder, job_seed(0, job)) for job, f in (faults or {}).items() if f is Fault.WAIT}
         engine = Watched.of(self.make(workers, **options))
         try:
-            with faulty.armed(), engine.start(faulty, Gradient(), faulty.initial()) as crew:
-                yield Bench(crew, workers, faulty, gates, self.patience)
+            with faulty.armed(), engine.start(faulty, Gradient(), faulty.initial()) as pool:
+                yield Bench(pool, workers, faulty, gates, self.patience)
         finally:
             for gate in gates.values():
                 gate.open()
@@ -102,15 +102,15 @@ class Bench:
     """Gives jobs numbered 0, 1, ... and waits for what becomes of them."""
 
     def __init__(
-        self, crew: WatchedPool, workers: int, task: FaultyTask, gates: dict[int, Gate], patience: float
+        self, pool: WatchedPool, workers: int, task: FaultyTask, gates: dict[int, Gate], patience: float
     ) -> None:
-        self.crew, self.task, self.ledger = crew, task, crew.ledger
+        self.pool, self.task, self.ledger = pool, task, pool.ledger
         self._workers = workers
         self.reports: list[Report] = []
         self._gates, self._patience = gates, patience
         self._jobs: dict[int, Job] = {}
         start = task.initial()
-        self._points = [crew.allocate(start.shape[0]) for _ in range(2)]
+        self._points = [pool.allocate(start.shape[0]) for _ in range(2)]
         for slot, point in enumerate(self._points):
             point[:] = start + slot
 
@@ -122,13 +122,13 @@ class Bench:
         for _ in range(count):
             number = len(self._jobs)
             job = self._jobs[number] = Job(number, worker, 0, 0, 0, job_seed(0, number))
-            self.crew.execute(Assign(job, self._points[number % 2], number % 2))
+            self.pool.execute(Assign(job, self._points[number % 2], number % 2))
             given.append(number)
         return given
 
     def cancel(self, job: int) -> None:
         """Take a job back."""
-        self.crew.execute(Cancel(self._jobs[job]))
+        self.pool.execute(Cancel(self._jobs[job]))
 
     def open(self, job: int) -> None:
         """Let a waiting job go on."""
@@ -138,7 +138,7 @@ class Bench:
 
     def poll(self, timeout: float = 0.05) -> list[Report]:
         """What has happened, held against the contract; the bits of every update are compared."""
-        reports = self.crew.poll(timeout)
+        reports = self.pool.poll(timeout)
         for report in reports:
             if isinstance(report, Arrived):
                 self._check_bits(report)

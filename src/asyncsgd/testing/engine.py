@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncsgd.core.errors import BadEngine, BadParameter
 from asyncsgd.core.validate import positive
 from asyncsgd.engines.base import Engine
-from asyncsgd.testing import pool_scenarios as crew
+from asyncsgd.testing import pool_scenarios as pool
 from asyncsgd.testing import train_scenarios as training
 from asyncsgd.testing.bench import Abilities, Setting
 
@@ -24,16 +24,16 @@ class _Scenario:
 
 
 _SCENARIOS = {
-    "joining": _Scenario(crew.joining),
-    "order": _Scenario(crew.order),
-    "updates stay": _Scenario(crew.updates_stay),
-    "exceptions": _Scenario(crew.exceptions),
-    "rejection": _Scenario(crew.rejection),
-    "cancelling": _Scenario(crew.cancelling, ("other_processes",)),
-    "killed": _Scenario(crew.killed, ("replaces",)),
-    "hung": _Scenario(crew.hung, ("times_out",)),
-    "retiring": _Scenario(crew.retiring),
-    "closing": _Scenario(crew.closing, ("cleans_up", "other_processes")),
+    "joining": _Scenario(pool.joining),
+    "order": _Scenario(pool.order),
+    "updates stay": _Scenario(pool.updates_stay),
+    "exceptions": _Scenario(pool.exceptions),
+    "rejection": _Scenario(pool.rejection),
+    "cancelling": _Scenario(pool.cancelling, ("other_processes",)),
+    "killed": _Scenario(pool.killed, ("replaces",)),
+    "hung": _Scenario(pool.hung, ("times_out",)),
+    "retiring": _Scenario(pool.retiring),
+    "closing": _Scenario(pool.closing, ("cleans_up", "other_processes")),
     **{name: _Scenario(play) for name, play in (training.WITH_METHODS | training.WITH_RUBBISH).items()},
     **{name: _Scenario(play, ("replaces",)) for name, play in training.WITH_KILLS.items()},
     **{name: _Scenario(play, ("times_out",)) for name, play in training.WITH_HANGS.items()},
@@ -52,8 +52,8 @@ def check_engine(
 ) -> None:
     """Raise `BadEngine`, naming the scenario and what was wrong in it, unless the engine keeps its contract.
 
-    Some scenarios talk to the crew directly (order, cancelling, faults), the others train with every family of methods
-    and replay the run to the bit. All of them hold every report against what the crew was told.
+    Some scenarios talk to the pool directly (order, cancelling, faults), the others train with every family of methods
+    and replay the run to the bit. All of them hold every report against what the pool was told.
 
     Args:
         make_engine: Called with the number of workers (and ``job_timeout``, see `Abilities`); gives an `Engine`.

@@ -152,32 +152,32 @@ def _sum(update: Any) -> int:
 class WatchedPool(WorkerPool):
     """A pool with a ledger beside it."""
 
-    def __init__(self, crew: WorkerPool, x: Vector) -> None:
-        self._crew, self.dtype = crew, x.dtype
+    def __init__(self, pool: WorkerPool, x: Vector) -> None:
+        self._pool, self.dtype = pool, x.dtype
         self.ledger = Ledger(x)
 
     def allocate(self, n: int) -> Vector:
-        return self._crew.allocate(n)
+        return self._pool.allocate(n)
 
     def execute(self, command: Command) -> None:
-        self._crew.execute(command)
+        self._pool.execute(command)
         self.ledger.executed(command)
 
     def poll(self, timeout: float) -> list[Report]:
         self.ledger.before_poll()
-        reports = self._crew.poll(timeout)
+        reports = self._pool.poll(timeout)
         self.ledger.reported(reports)
         return reports
 
     def retire(self, worker: int) -> None:
-        self._crew.retire(worker)
+        self._pool.retire(worker)
         self.ledger.retire(worker)
 
     def finish(self) -> list[Note]:
-        return self._crew.finish()
+        return self._pool.finish()
 
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Scenarios that talk to a crew directly: what each is about is the first line of its docstring."""
+"""Scenarios that talk to a pool directly: what each is about is the first line of its docstring."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def retiring(setting: Setting) -> None:
         bench.give(0, 3)
         if waits:
             bench.until_begun(0)
-        bench.crew.retire(0)
+        bench.pool.retire(0)
         bench.give(0)
         bench.until_ended(bench.give(1, 2))
         if waits:
@@ -229,15 +229,15 @@ def closing(setting: Setting) -> None:
             bench.give(0, 3)
             bench.give(1, 3)
             bench.until_begun(0)
-            bench.crew.close()
-            bench.crew.close()
+            bench.pool.close()
+            bench.pool.close()
             _are_gone(bench.task.processes, setting.patience)
         del bench
         before, left = left, _held()
     deadline = time.monotonic() + setting.patience
     while any(now > then for now, then in zip(left, before, strict=True)):  # a line to a dead worker closes a bit later
         if time.monotonic() > deadline:
-            raise BadEngine(f"(descriptors, threads) were {before} after one crew and {left} after another")
+            raise BadEngine(f"(descriptors, threads) were {before} after one pool and {left} after another")
         threading.Event().wait(0.01)
         left = _held()
 
