@@ -139,7 +139,7 @@ def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeyp
         real(path, vector)
 
     monkeypatch.setattr(task, "write_vector", full)
-    with pytest.raises(EngineError, match=r"could not be kept on disk \(.*No space left on device\); make room"):
+    with pytest.raises(EngineError, match=r"could not be written to disk \(.*No space left on device\); free"):
         serve(
             clients(1.0, 2.0),
             ARRAYS,

@@ -46,7 +46,7 @@ def test_what_only_the_superlink_can_know_is_not_believed_of_a_client(code: int)
     with bench(lambda m: Error(code, "why"), towards(1.0), rules=Clients(max_failures=2, pause=FOREVER)) as here:
         for _ in range(2):
             refused = here.expect(Rejected, job=here.give(0))
-            assert refused.reason == f"it sent error {code}, which is the SuperLink's to send"
+            assert refused.reason == f"it sent error {code}, which only the SuperLink may send"
         assert here.expect(Note, event="left_out").details["worker"] == 0
         assert not here.of(Died)
 
@@ -59,7 +59,7 @@ def test_who_is_said_to_be_offline_again_and_again_and_is_not_is_left_out() -> N
             here.until(lambda times=times: joined(here, 0) == times, "its return")
             here.give(0)
         out = here.expect(Note, event="left_out")
-        assert (out.details["worker"], out.details["reason"]) == (0, "it was said to be offline, and is connected")
+        assert (out.details["worker"], out.details["reason"]) == (0, "Flower reported it offline, but it is connected")
 
 
 def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
@@ -67,7 +67,7 @@ def test_a_message_that_the_superlink_does_not_take_is_lost() -> None:
         del here.grid.clients[next(iter(here.grid.clients))]
         here.expect(Lost, job=here.give(0))
         [note] = here.of(Note, event="unanswered")
-        assert "the SuperLink did not take it" in note.details["reason"]
+        assert "the SuperLink did not accept it" in note.details["reason"]
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_if_everybody_fails_the_run_stops_and_says_why() -> None:
         for worker in (0, 1, 0, 1):
             here.give(worker)
         here.until(lambda: len(here.of(Note, event="left_out")) == 2, "failures")
-        with pytest.raises(EngineError, match=r"every client fails, at last client \d: Traceback\n.*; mend the Client"):
+        with pytest.raises(EngineError, match=r"every client fails; the last was client \d: Traceback\n.*; fix"):
             here.pool.poll(0)
 
 
@@ -129,7 +129,7 @@ def test_if_the_run_is_over_for_flower_the_error_says_how_to_go_on() -> None:
 def test_a_message_that_cannot_be_made_is_not_flowers_fault() -> None:
     with (
         bench(towards(1.0), train_config={"lr": object()}) as here,
-        pytest.raises(EngineError, match=r"no message to client 0 could be made \(TypeError: .*\); mend it"),
+        pytest.raises(EngineError, match=r"the message to client 0 could not be built \(TypeError: .*\); check"),
     ):
         here.expect(Arrived, job=here.give(0))
 
@@ -138,7 +138,7 @@ def test_trouble_on_the_way_to_the_superlink_is_said_once_and_survived() -> None
     with bench(towards(1.0)) as here:
         here.grid.dead = ConnectionError("refused")
         note = here.expect(Note, event="trouble")
-        assert note.message == "nobody can say who is connected (ConnectionError: refused); asking again"
+        assert note.message == "cannot list the connected clients (ConnectionError: refused); asking again"
         here.grid.dead = None
         here.expect(Arrived, job=here.give(0))
         assert len(here.of(Note, event="trouble")) == 1

@@ -91,7 +91,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
         clients=asgd.flower.Clients(minimum=3, queue=2),
         progress=False,
     )
-    note = "no client has more than 2 jobs at once: far slower clients count less; leave queue out"
+    note = "no client has more than 2 jobs at once: much slower clients contribute less; leave queue out"
     assert any(said.startswith(note) for said in run.config["notes"])
     [problem] = [said for said in run.diagnosis.problems if "no client has more than 2 jobs" in said]
     assert problem.startswith("worker 2 gave ")

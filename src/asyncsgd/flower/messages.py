@@ -1,4 +1,9 @@
-"""What is written to clients, and how their replies are read. Nothing in a reply is believed."""
+"""The content of messages to clients, and the reading of their replies. Every value in a reply is checked.
+
+Each message has a thread of its own (see `sender`), which builds its content and reads its reply. So several threads
+use `MessageWriter` at once. They share the carried arrays, which the polling thread replaces as a whole and never
+changes in place, and a cache of records, where at worst two threads build the same record.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +27,26 @@ if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
 MOST = 100
-"""Numbers that one reply may report; a reply with more is not averaged."""
+"""Largest number of metrics in one reply. A reply with more is not averaged."""
 LONGEST = 80
-"""Characters of a name."""
+"""Largest number of characters in a metric's name."""
 EXAMPLES, LARGEST = 1e9, 1e100
-"""More examples, or a larger number, than anybody has: such a reply is not averaged, as it would drown the others."""
+"""Largest credible number of examples, and of a metric. A reply beyond them is not averaged: it would outweigh all."""
 
 
 @dataclass(frozen=True)
 class ReportedMetrics:
-    """What one client reported."""
+    """The metrics of one reply, and their weight in the average."""
 
     weight: float
     values: dict[str, float]
 
 
 def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetrics | None:
-    """The metrics of a reply, lists spread out as ``name.0``, ``name.1``; None if they are not fit for a mean.
+    """Return the metrics of a reply, with lists spread out as ``name.0``, ``name.1``; None if they cannot be averaged.
 
-    The weight is the number of examples, 1 if the client does not tell. Names and numbers come from a stranger: too
-    many, too long or not finite, and they are left alone.
+    The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside:
+    if they are too many, too long or not finite, the reply is not averaged.
 
     >>> read_metrics({"metrics": {"num-examples": 20, "loss": 0.5, "per class": [0.1, 0.9]}}, "num-examples")
     ReportedMetrics(weight=20.0, values={'loss': 0.5, 'per class.0': 0.1, 'per class.1': 0.9})
@@ -64,7 +69,7 @@ def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetric
     except (TypeError, ValueError, OverflowError):
         return None
     if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= EXAMPLES:
-        return None  # NaN is neither
+        return None  # also for NaN, as every comparison with it is false
     return ReportedMetrics(weight, values) if values else None
 
 
@@ -80,7 +85,7 @@ class Means:
     _highest: dict[str, float] = field(default_factory=dict)
 
     def add(self, worker: int, reported: ReportedMetrics) -> None:
-        """One reply more."""
+        """Add one reply."""
         self.clients.add(worker)
         self.replies += 1
         self.examples += reported.weight
@@ -93,7 +98,7 @@ class Means:
             self._highest[name] = max(value, self._highest.get(name, value))
 
     def row(self) -> dict[str, Any]:
-        """For the journal.
+        """Return the means as a row for the journal.
 
         >>> means = Means()
         >>> means.add(0, ReportedMetrics(1.0, {"accuracy": 0.5}))
@@ -112,11 +117,11 @@ class Means:
 
 
 SHARED = 2
-"""Versions whose records are at hand: jobs of one version share one, as it is costly to make."""
+"""Number of versions whose records are cached. Jobs of one version share a record, as it is costly to build."""
 
 
 class MessageWriter:
-    """Writes them in the words of Flower's own strategies, so that stock ClientApps understand."""
+    """Builds messages in the format of Flower's own strategies, so that stock ClientApps understand them."""
 
     def __init__(self, engine: Flower, memory: Memory, like: Vector) -> None:
         self._engine, self._layout, self._rules = engine, engine.layout, engine.clients
@@ -124,7 +129,7 @@ class MessageWriter:
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
-        """The message of a job; its point stays as it is until the job ends."""
+        """Return the message of a job. The server does not change the job's point until the job ends."""
         job, point = assign.job, assign.point
 
         def content() -> Any:
@@ -139,7 +144,7 @@ class MessageWriter:
         )
 
     def evaluate(self, handle: WorkerHandle, iteration: int, record: Any) -> ClientMessage:
-        """The message that asks for metrics of a model."""
+        """Return the message that asks a client to evaluate a model."""
 
         def content() -> Any:
             return _content(record, self._engine.evaluate_config or {}, iteration)

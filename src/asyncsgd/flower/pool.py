@@ -1,4 +1,16 @@
-"""The connected clients, seen from the server: who has which job, who failed, who is left out for a while."""
+"""The server's side of Flower clients: their jobs, their failures, and who is left out for a while.
+
+Threads: the polling thread (the training loop) owns all state of the pool. Every other thread only puts an item into
+the inbox, a thread-safe queue, and the polling thread handles it in its next poll:
+
+- one thread per message sends it and waits for the reply (`sender`),
+- one thread asks for the connected nodes again and again (`presence`),
+- the thread that evaluates calls `measured`, and any thread or signal handler may call `stop`.
+
+A client process belongs to Flower: the pool can neither stop nor restart it. If a client hangs or fails too often, the
+pool reports that the worker left, and ignores what it still sends for those jobs. If the server ends, the threads end
+with it, as they are daemons, and no other process reads the replies that come later.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +50,13 @@ if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
 LAST = 60.0
-"""Seconds that the end of a run waits for clients that evaluate, at most."""
+"""Longest wait at the end of a run for clients that evaluate, in seconds."""
 CLOSING = 5.0
-"""Seconds that threads in the middle of a call get to end."""
+"""Seconds that threads in the middle of a call get to end when the pool closes."""
 
 
 class FlowerPool(WorkerPool):
-    """Clients of a Flower grid. Each is sent one message at a time; replies come in through one queue."""
+    """Clients of a Flower grid. Each gets one message at a time; all replies come through one queue."""
 
     def __init__(self, engine: Flower, x: Vector) -> None:
         self._engine, self._rules = engine, engine.clients
@@ -58,15 +70,14 @@ class FlowerPool(WorkerPool):
         self._patience = Patience(self._rules)
         self._handles: dict[int, WorkerHandle] = {}
         self._live: dict[int, ClientMessage] = {}  # job -> its message
-        # Only the polling thread touches it. The threads that wait for replies or look for nodes write to the inbox.
         self._attendance = Attendance()
-        self._train_means = Means()  # since the last evaluation
-        self._seen = -1  # nodes at the last look
+        self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._seen = -1  # number of connected nodes in the last list
         self._reminder = Reminder(engine.workers)
         self._fatal: EngineError | None = None
         self._closed = False
         self.history: list[dict[str, Any]] = []
-        """What clients have reported, averaged, in order."""
+        """The averaged metrics of clients, in order."""
         self._presence = PresenceWatcher(engine.grid, self._inbox)
 
     # ------------------------------------------------------------------------------------------ for the run
@@ -75,7 +86,7 @@ class FlowerPool(WorkerPool):
         job = command.job
         handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
-            # If it is not present, the server is about to hear that it left, and the job goes with it.
+            # If the client is not present, the server is about to read that it left, and drops the job itself.
             if handle is not None and job.worker in self._attendance.present:
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
@@ -94,7 +105,7 @@ class FlowerPool(WorkerPool):
         self._memory.save(now)
         self._evaluate()
         self._drain(0.0 if self._attendance.pending else timeout)
-        self._give_up()  # last: a server that was busy must not take its own time for a client's
+        self._give_up()  # last, after all replies: time for which the server was busy must not count for a client
         return self._attendance.take()
 
     def _drain(self, timeout: float) -> None:
@@ -139,23 +150,26 @@ class FlowerPool(WorkerPool):
 
     @property
     def carried(self) -> Arrays:
-        """The arrays that are not in the vector, as clients are sent them now."""
+        """The arrays that are not in the vector, as the next message will contain them."""
         return self._memory.carried
 
     @property
     def evaluates(self) -> bool:
-        """Whether clients do so too."""
+        """Whether clients evaluate too."""
         return self._engine.evaluate_config is not None
 
     def stop(self, why: str) -> None:
-        """End the run as if Flower had: it is saved, and the next poll raises. From any thread, and from a signal."""
+        """End the run as if Flower had ended it: the next poll raises, and the loop saves a checkpoint.
+
+        Any thread and any signal handler may call this: it only puts an item into the inbox.
+        """
         self._inbox.put((None, RunEnded(why)))
 
     def measured(self, iteration: int, record: Any) -> None:
-        """The server has evaluated a model, in any thread: let the clients do so too, if that was asked for."""
+        """Let clients evaluate the model that the server has evaluated, if they should. Any thread may call this."""
         self._inbox.put(Measured(iteration, record))
 
-    # ------------------------------------------------------------------------------------------ what has happened
+    # ------------------------------------------------------------------------------------------ items of the inbox
 
     def _take(self, item: Any) -> None:
         match item:
@@ -169,19 +183,22 @@ class FlowerPool(WorkerPool):
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
             case (_, RunEnded(reason=reason)):
-                fix = "start it again, with resume=True to go on from the checkpoint"
+                fix = "start it again with resume=True to continue from the checkpoint"
                 self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
             case (_, NotStored(reason=reason)):
-                fix = "make room and go on with resume=True"
-                self._fatal = EngineError(f"an update could not be kept on disk ({reason}); {fix}")
+                fix = "free some disk space and continue with resume=True"
+                self._fatal = EngineError(f"an update could not be written to disk ({reason}); {fix}")
             case (message, NotBuilt(reason=reason)):
-                self._fatal = EngineError(f"no message to client {message.worker} could be made ({reason}); mend it")
+                fix = "check train_config and evaluate_clients"
+                self._fatal = EngineError(
+                    f"the message to client {message.worker} could not be built ({reason}); {fix}"
+                )
             case (message, outcome):
                 self._answered(message, outcome)
 
     def _answered(self, message: ClientMessage, outcome: Outcome) -> None:
         handle = self._handles[message.worker]
-        was_current = handle.current is message  # else of a time before it left
+        was_current = handle.current is message  # else the message is from before the client left
         was_silent = was_current and handle.heard()
         if was_current:
             handle.current = None
@@ -244,13 +261,13 @@ class FlowerPool(WorkerPool):
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
                 if handle.doubtful:
-                    self._failed(handle, "it was said to be offline, and is connected")
+                    self._failed(handle, "Flower reported it offline, but it is connected")
         for handle in self._handles.values():
             if handle.number not in here:
                 self._lose(handle)
             handle.doubtful = handle.doubtful and connected.began <= handle.left_at
         if not self._attendance.opened:
-            # Nodes come one by one: the run begins once there are enough, and as many as a moment ago.
+            # Nodes connect one by one: begin once there are enough, and no more have come since the last list.
             if len(here) >= self._engine.workers and len(here) == self._seen:
                 self._attendance.open()
             self._seen = len(here)
@@ -263,7 +280,7 @@ class FlowerPool(WorkerPool):
         self._attendance.came(*sorted(handle.number for handle in self._online() if not handle.out))
 
     def _lose(self, handle: WorkerHandle) -> None:
-        """It is offline. Whatever it was doing is lost, should it come back."""
+        """Record that the client is offline. Its current message is lost, even if the client comes back."""
         if not handle.online:
             return
         handle.online = False
@@ -276,31 +293,31 @@ class FlowerPool(WorkerPool):
         self._note(self._evaluations.gone(handle.number))
 
     def _leave(self, handle: WorkerHandle) -> None:
-        """Report that it left, if it was present. Its jobs are over."""
+        """Report that the client left, if it was present, and drop its jobs."""
         self._attendance.went(handle.number)
         handle.leave(time.monotonic())
         for job in [job for job, message in self._live.items() if message.worker == handle.number]:
             del self._live[job]
 
     def _failed(self, handle: WorkerHandle, why: str) -> None:
-        """Who fails again and again is left out for a while, longer each time."""
+        """Count a failure. Leave out a client that keeps failing for a while, longer each time."""
         handle.failures += 1
         if handle.failures < self._rules.max_failures:
             return
         self._attendance.report(handle.pause(self._rules.pause, why))
-        handle.failures = self._rules.max_failures - 1  # it gets one chance
+        handle.failures = self._rules.max_failures - 1  # after the pause, one more failure is enough
         self._leave(handle)
         self._note(self._evaluations.gone(handle.number))
         online = self._online()
         if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
-            fix = "mend the ClientApp and go on with resume=True"
-            self._fatal = EngineError(f"every client fails, at last client {handle.number}: {why}; {fix}")
+            fix = "fix the ClientApp and continue with resume=True"
+            self._fatal = EngineError(f"every client fails; the last was client {handle.number}: {why}; {fix}")
 
     def _give_up(self) -> None:
-        """Leave out who takes far longer than usual, so that a client that hangs does not hold the jobs behind it.
+        """Leave out clients that take much longer than usual, so that a client that hangs does not hold its jobs.
 
-        A client cannot be stopped. It keeps its message, as it could not begin another; once it answers, or Flower
-        gives the message up, it joins again.
+        A client cannot be stopped. It keeps its current message, as it could not begin another one. It joins again once
+        it answers, or once Flower gives up the message.
         """
         now = time.monotonic()
         for handle in self._handles.values():
@@ -322,14 +339,14 @@ class FlowerPool(WorkerPool):
         if due and self._attendance.opened:
             self._join()
 
-    # ------------------------------------------------------------------------------------------ small things
+    # ------------------------------------------------------------------------------------------ helpers
 
     def _send(self, handle: WorkerHandle) -> None:
         if (message := handle.next()) is not None:
             self._sender.send(message)
 
     def _evaluate(self) -> None:
-        if not self._attendance.opened:  # else the first model would be evaluated by those who happen to be there first
+        if not self._attendance.opened:  # else only the clients that connect first would evaluate the first model
             return
         for handle in self._evaluations.begin(handle for handle in self._online() if not handle.out):
             self._send(handle)

@@ -1,4 +1,9 @@
-"""Who is connected: asked for again and again in a thread of its own, as the answer may take its time."""
+"""Which clients are connected, and which worker number each of them has.
+
+A thread of its own asks Flower for the nodes periodically, as the answer may take long. It only puts lists into the
+pool's inbox. The polling thread reads them, and alone uses `ClientNumbers` and `Reminder`. A list carries the time at
+which the question was asked, because it may be older than what the pool has learned from a reply meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +21,32 @@ from asyncsgd._files import write_text
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.sender import RunEnded, clean
 
-# --------------------------------------------------------------------------------------------------------------
-# Which client is which worker: Flower's 64-bit node ids as small numbers, remembered from one start to the next.
-
-
 FILE = "clients.json"
 
 
 def is_simulated(grid: Any) -> bool:
-    """Whether a grid is that of Flower's simulation engine."""
+    """Return whether a grid is that of Flower's simulation engine."""
     return type(grid).__name__ == "InMemoryGrid"
 
 
 class ClientNumbers:
-    """Numbers for nodes, in the order in which they were first seen.
+    """Worker numbers 0, 1, ... for Flower's 64-bit node ids, in the order in which nodes were first seen.
 
-    A node that registered with a key keeps its number for as long as it has the key, also when the SuperLink was set
-    up anew. Simulated nodes have new ids at every start: there the n-th node is worker n.
+    A file keeps the numbers from one start to the next. A node that registered with a key keeps its number as long as
+    it has the key, even if the SuperLink was set up again. Simulated nodes have new ids at every start: there the n-th
+    node is worker n.
     """
 
     def __init__(self, folder: Path | None, *, simulated: bool, resume: bool) -> None:
         self._file = None if folder is None else folder / FILE
         self._simulated = simulated
         self._rows: list[dict[str, str]] = []
-        self._here: dict[int, int] = {}  # node id -> worker, of this start
+        self._here: dict[int, int] = {}  # node id -> worker, since this start
         if resume and self._file is not None and self._file.exists():
             self._rows = json.loads(self._file.read_text("utf-8"))
 
     def number(self, nodes: Iterable[Any]) -> dict[int, Any]:
-        """Worker -> ``NodeInfo`` of every node; who is new gets the next numbers, by when they registered."""
+        """Return worker -> ``NodeInfo`` for every node. New nodes get the next numbers, in order of registration."""
         nodes = list(nodes)
         before = len(self._rows)
         for node in sorted(nodes, key=lambda node: (node.registered_at, node.node_id)):
@@ -75,19 +77,19 @@ class ClientNumbers:
             write_text(self._file, json.dumps(self._rows, indent=1) + "\n")
 
     def name(self, worker: int) -> str:
-        """What Flower calls this worker."""
+        """Return Flower's id of this worker."""
         return self._rows[worker]["node"]
 
 
 OFTEN, SELDOM = 0.2, 1.0
-"""Seconds between two looks: before the run is open, and after."""
+"""Seconds between two lists of nodes: before the run begins, and after."""
 REMIND = 60.0
-"""Seconds between two reminders that nobody is there."""
+"""Seconds between two reminders that no client is present."""
 
 
 @dataclass(frozen=True)
 class ConnectedNodes:
-    """The nodes that were connected at some time after ``began``."""
+    """The nodes that were connected. The list was made at some time after ``began``."""
 
     began: float
     nodes: tuple[Any, ...]
@@ -109,32 +111,32 @@ class PresenceWatcher:
             began = time.monotonic()
             try:
                 self._inbox.put(ConnectedNodes(began, tuple(self._grid.get_nodes())))
-            except Exception as error:  # the SuperLink may be away for a while: whoever was there still counts
+            except Exception as error:  # the SuperLink may be away for a while: clients still count as connected
                 if trouble != (trouble := f"{type(error).__name__}: {clean(error)}"):
-                    words = f"nobody can say who is connected ({trouble}); asking again"
-                    self._inbox.put(Note("trouble", {"reason": trouble}, words))
+                    text = f"cannot list the connected clients ({trouble}); asking again"
+                    self._inbox.put(Note("trouble", {"reason": trouble}, text))
             except BaseException as error:
                 self._inbox.put((None, RunEnded(f"{type(error).__name__}: {error}")))
                 return
             self._stop.wait(self.interval)
 
     def close(self, patience: float) -> None:
-        """Stop looking."""
+        """Stop asking. Wait up to ``patience`` seconds for a call in progress."""
         self._stop.set()
         self._thread.join(patience)
 
 
 class Reminder:
-    """Says now and then that the run waits for clients."""
+    """Reminds the user periodically that the run waits for clients."""
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
         self._next = time.monotonic() + REMIND
 
     def due(self, now: float, *, present: bool, online: int) -> list[Note]:
-        """A note, if nobody has been present for a while."""
+        """Return a note if no client has been present for a while."""
         if not present and now < self._next:
             return []
         self._next = now + REMIND
-        words = f"waiting for clients: {online} connected, {self._needed} are needed to begin"
-        return [] if present else [Note("waiting", {"online": online}, words)]
+        text = f"waiting for clients: {online} connected, {self._needed} needed to begin"
+        return [] if present else [Note("waiting", {"online": online}, text)]

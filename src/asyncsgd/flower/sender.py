@@ -1,7 +1,13 @@
-"""MessageWriter to clients: one thread pushes each and waits for its reply, and all replies end in one queue.
+"""Messages to clients: one thread sends each message and waits for its reply, and all replies go to one queue.
 
 Flower has no call that waits for the next reply, and one slow upload blocks ``pull_messages`` for seconds. So every
-message has a thread of its own, and nobody but that thread ever asks for its reply.
+message has a thread of its own, and only that thread pulls its reply. The thread builds the content, sends it, pulls
+until the reply is there, checks the reply, and puts one (message, outcome) into the inbox. It touches nothing else of
+the pool: the polling thread reads the inbox and changes all state. An exception in a thread becomes an outcome too, so
+that no message is lost silently.
+
+The inbox may hold the reply of a client that has left meanwhile, or of a cancelled job. The polling thread sorts them
+out (``ClientMessage.wanted`` and ``WorkerHandle.current``).
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ LONGEST = 2000
 
 
 def clean(words: Any) -> str:
-    r"""Printable characters only (no escape sequences), and not too many: the last ones, as tracebacks end well.
+    r"""Return a client's text without control characters, cut to its end: a traceback ends with the error.
 
     >>> clean("\x1b[2Jgone")
     '?[2Jgone'
@@ -29,12 +35,12 @@ def clean(words: Any) -> str:
 
 
 UNDELIVERED = -1
-"""Not Flower's but ours: a outgoing that the SuperLink did not take."""
+"""A code of our own for a message that the SuperLink did not accept."""
 EXPIRED = (UNDELIVERED, 3, 4)
-"""Flower's codes for a outgoing, or its reply, that is gone: most often its time-to-live is over."""
+"""Codes for a message or a reply that is gone. Most often its time-to-live has ended."""
 OFFLINE = 5
 SUPERLINKS = (*EXPIRED, OFFLINE)
-"""What a client cannot know of itself: such an error is believed if the SuperLink sent it."""
+"""Codes that only the SuperLink may send. A client cannot know them about itself."""
 CODES = {
     0: "an unknown error",
     1: "the ClientApp cannot be loaded",
@@ -46,7 +52,7 @@ CODES = {
 
 
 def meaning(code: int) -> str:
-    """In words.
+    """Return the meaning of one of Flower's error codes.
 
     >>> meaning(2), meaning(99)
     ('the ClientApp raised an exception', 'error 99')
@@ -55,35 +61,35 @@ def meaning(code: int) -> str:
 
 
 SOONEST, LATEST = 0.05, 2.0
-"""Seconds between two questions whether the reply is there: a twentieth of the time that it has taken so far."""
+"""Shortest and longest pause, in seconds, between two pulls of a reply. A pause is 1/20 of the time waited so far."""
 TRIES = 5
-"""How often in a row asking may fail on the way to the SuperLink; Flower itself tries for long before it says so."""
+"""Consecutive failed pulls after which a reply counts as lost. Flower itself tries for long before a pull fails."""
 
 
 @dataclass(eq=False)
 class ClientMessage:
-    """What one client is to do."""
+    """A message to one client, and what is needed to read its reply."""
 
     worker: int
     node: int
     kind: str
-    """``"train"`` or ``"evaluate"``, Flower's words."""
+    """``"train"`` or ``"evaluate"``, as Flower names them."""
     group: str
-    """Makes the outgoing one of its kind, as Flower's outgoing ids are hashes of the content."""
+    """Makes the message unique, as Flower's message ids are hashes of the content."""
     content: Callable[[], Any]
-    """Makes the ``RecordDict``, in the message's own thread: serializing a large model takes a while."""
+    """Builds the ``RecordDict`` in the message's own thread: serializing a large model takes a while."""
     timeout: float
     read: Callable[[Any], Any]
-    """Judges the content of the reply, in the message's own thread; raises `asyncsgd.core.errors.BadUpdate`."""
+    """Checks the content of the reply in the message's own thread; raises `asyncsgd.core.errors.BadUpdate`."""
     number: int
-    """Of the job, or the iteration of the model that is evaluated."""
+    """Number of the job, or iteration of the model to evaluate."""
     wanted: bool = True
     sent_at: float = 0.0
 
 
 @dataclass(frozen=True)
 class Good:
-    """A reply that passed every check, and what `ClientMessage.read` made of it."""
+    """A reply that passed every check, with the result of `ClientMessage.read`."""
 
     value: Any
     seconds: float
@@ -91,14 +97,14 @@ class Good:
 
 @dataclass(frozen=True)
 class Refused:
-    """A reply that did not."""
+    """A reply that failed a check."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ErrorReply:
-    """No reply, but one of Flower's error codes."""
+    """One of Flower's error codes, which came instead of a reply."""
 
     code: int
     reason: str
@@ -106,21 +112,21 @@ class ErrorReply:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """Flower's run has ended: nothing can be sent any more."""
+    """Flower's run has ended, so no message can be sent."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NotBuilt:
-    """The outgoing could not be made: a mistake of ours or in what is to be sent."""
+    """The message could not be built, because of its content or a bug."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class NotStored:
-    """A good reply, but our own disk would not have it."""
+    """A good reply that could not be written to the server's disk."""
 
     reason: str
 
@@ -129,7 +135,7 @@ Outcome = Good | Refused | ErrorReply | RunEnded | NotBuilt | NotStored
 
 
 class Sender:
-    """Sends messages; ``inbox`` receives (message, outcome)."""
+    """Sends messages. Puts (message, outcome) into ``inbox``, once per message."""
 
     def __init__(self, grid: Any, inbox: SimpleQueue[Any]) -> None:
         self._grid, self._inbox = grid, inbox
@@ -137,7 +143,7 @@ class Sender:
         self._threads: set[threading.Thread] = set()
 
     def send(self, message: ClientMessage) -> None:
-        """Returns at once."""
+        """Send a message in a thread of its own, and return at once. Call this from the polling thread only."""
         message.sent_at = time.monotonic()
         thread = threading.Thread(target=self._deliver, args=(message,), name=f"asyncsgd-{message.group}", daemon=True)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
@@ -145,7 +151,11 @@ class Sender:
         thread.start()
 
     def close(self, patience: float) -> None:
-        """No more questions. Threads that are in the middle of one get ``patience`` seconds to end."""
+        """Stop pulling replies. Threads in the middle of a call get ``patience`` seconds to end.
+
+        A thread that is still in a call after that is left behind. It is a daemon, so it does not keep the process
+        alive, and whatever it puts into the inbox is never read.
+        """
         self._stop.set()
         deadline = time.monotonic() + patience
         for thread in self._threads:
@@ -154,7 +164,7 @@ class Sender:
     def _deliver(self, message: ClientMessage) -> None:
         try:
             outcome = self._exchange(message)
-        except BaseException as error:  # Flower says with a BaseException that the run is over
+        except BaseException as error:  # Flower raises a BaseException when the run is over
             outcome = RunEnded(f"{type(error).__name__}: {error}")
         if outcome is not None:
             self._inbox.put((message, outcome))
@@ -173,7 +183,7 @@ class Sender:
         except Exception as error:
             return ErrorReply(UNDELIVERED, f"it could not be sent ({type(error).__name__}: {clean(error)})")
         if len(taken) != 1 or not taken[0]:
-            return ErrorReply(UNDELIVERED, "the SuperLink did not take it: is the client still connected?")
+            return ErrorReply(UNDELIVERED, "the SuperLink did not accept it: is the client still connected?")
         del outgoing
         return self._await(message, taken[0])
 
@@ -199,15 +209,15 @@ class Sender:
     def _judge(self, message: ClientMessage, name: str, replies: list[Any]) -> Outcome:
         seconds = time.monotonic() - message.sent_at
         if len(replies) > 1:
-            return Refused(f"{len(replies)} replies came for one outgoing")
+            return Refused(f"{len(replies)} replies came for one message")
         reply = replies[0]
         where = reply.metadata
         if where.reply_to_message_id != name:
-            return Refused("the reply is to another outgoing")
+            return Refused("the reply belongs to another message")
         if reply.has_error():
             code = int(reply.error.code)
             if code in SUPERLINKS and where.src_node_id == message.node:
-                return Refused(f"it sent error {code}, which is the SuperLink's to send")
+                return Refused(f"it sent error {code}, which only the SuperLink may send")
             return ErrorReply(code, clean(reply.error.reason or ""))
         said = where.src_node_id, where.group_id, where.message_type
         if said != (message.node, message.group, message.kind):
@@ -216,6 +226,6 @@ class Sender:
             return Good(message.read(reply.content), seconds)
         except NotKept as error:
             return NotStored(str(error))
-        except Exception as error:  # a stranger's content may make anything happen
+        except Exception as error:  # a client's content may cause any error
             kind = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
             return Refused(f"{kind}{clean(error)}")
