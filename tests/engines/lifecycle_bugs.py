@@ -157,8 +157,8 @@ class Bug:
 BUGS: dict[str, Bug] = {
     bug.kind.__name__: bug
     for bug in (
-        Bug(JoinsInTheListThatItLeft, "joined again in the list that says that it left"),
-        Bug(LeavesUnknown, "left, but it was not there"),
+        Bug(JoinsInTheListThatItLeft, "left and joined again in the same list"),
+        Bug(LeavesUnknown, "left, but it was not present"),
         Bug(StaysLate, "present: it is not ready|joined twice"),
         Bug(RetiredComesBack, "retired"),
         Bug(RetiredMustNotSpeak, "jobs: others were sent"),

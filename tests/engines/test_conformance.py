@@ -42,5 +42,5 @@ def test_the_bug_is_caught(name: str) -> None:
 
 
 def test_the_scenario_must_exist() -> None:
-    with pytest.raises(BadParameter, match="only = 'nothing' is no scenario; name one of joining, order"):
+    with pytest.raises(BadParameter, match="only = 'nothing' is not a scenario; pass one of joining, order"):
         check_engine(asgd.engines.processes, only="nothing")

@@ -138,7 +138,7 @@ def test_a_killed_fork_server_comes_back_with_all_workers(setting: Setting) -> N
         for job in jobs:
             bench.expect(job, "arrived")
         for job in (0, 1, 2):
-            bench.expect(job, "gone with its worker")
+            bench.expect(job, "lost with its worker")
 
 
 def test_a_killed_fork_server_while_a_retired_worker_stays_away(setting: Setting) -> None:

@@ -134,7 +134,7 @@ Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | 
 
 
 class WorkerPool(ABC):
-    """Live workers. Every job ends exactly once: arrived, rejected, failed, lost, cancelled, or gone with its worker.
+    """Live workers. Every job ends exactly once: arrived, rejected, failed, lost, cancelled, or lost with its worker.
 
     Use the pool as a context manager: it leaves no process, thread or memory behind.
     """

@@ -1,9 +1,10 @@
 """Asynchronous training in any Flower app. Its ServerApp calls ``asgd.flower.serve(grid, arrays, method, ...)``.
 
 ``serving`` has the call itself; ``engine`` and ``pool`` turn clients into workers; ``client_handle`` is the data about
-one client. ``presence`` finds out which clients are connected, ``messages`` builds and reads messages, and ``sender`` sends
-them. ``arrays`` turns named arrays into one vector, ``task`` is the server's part of the task, ``client_evaluation``
-evaluates on clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes the ε spent.
+one client. ``presence`` finds out which clients are connected, ``messages`` builds and reads messages, and ``sender``
+sends them. ``arrays`` turns named arrays into one vector, ``task`` is the server's part of the task,
+``client_evaluation`` evaluates on clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes
+the ε spent.
 
 Needs the extra ``flower``.
 """
