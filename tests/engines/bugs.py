@@ -1,4 +1,4 @@
-"""Pools with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+"""Pools with one deliberate bug each: the smallest change that makes a correct pool wrong."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class ReplacesNobody(ProcessPool):
 
 
 class KeepsJobsOfTheDead(ProcessPool):
-    """A job that was assigned before the server heard of the death is computed by the one that comes after."""
+    """The replacement computes a job that the server assigned before it read of the death."""
 
     def execute(self, command: Command) -> None:
         present = self._life.present.copy()
@@ -171,7 +171,7 @@ class KeepsJobsOfTheDead(ProcessPool):
 
 
 class LeavesAndJoinsAtOnce(ProcessPool):
-    """What was lost with a worker and what it is given anew cannot be told apart."""
+    """The pool confuses jobs lost with a worker and jobs assigned to its replacement."""
 
     held: tuple[Report, ...] = ()
 
@@ -233,7 +233,7 @@ class BrokenProcesses(Processes):
 
 @dataclass(frozen=True)
 class Bug:
-    """``scenario`` is one that sees it, ``words`` what is said then.
+    """``scenario`` is one that detects the bug, ``words`` a pattern of its error.
 
     ``tries``: how often it may be played until it is seen. Whether a race is lost is up to the machine.
     """

@@ -1,4 +1,4 @@
-"""A Ray that does what the test says, and a server's queue in front of it."""
+"""A fake Ray that the test controls, and a call queue that uses it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BYTES = 8 * N
 
 
 class Gone(Exception):
-    """What a dead worker's calls are answered with."""
+    """The answer to a dead worker's calls."""
 
 
 @dataclass(eq=False)
 class FakeRay:
-    """Calls are answered when the test says so."""
+    """A Ray whose calls are answered when the test decides."""
 
     answers: dict[Any, Any] = field(default_factory=dict)
     called: list[tuple[Any, ...]] = field(default_factory=list)
@@ -56,7 +56,7 @@ class FakeRay:
 
 @dataclass
 class FakeServer:
-    """A queue with workers on other machines, and points 0, 1, 2, ... whose first element is their number."""
+    """A call queue with workers on other machines, and points 0, 1, 2, ... whose first element is their number."""
 
     ray: FakeRay
     store: VectorStore

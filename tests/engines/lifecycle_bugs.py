@@ -1,4 +1,4 @@
-"""Lifecycles with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+"""Lifecycles with one deliberate bug each: the smallest change that makes a correct one wrong."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class NeverGivesUp(Lifecycle):
 
 @dataclass(frozen=True)
 class Bug:
-    """``words`` is what the machine says of it."""
+    """``words`` is a pattern of the error of the state machine."""
 
     kind: type[Lifecycle]
     words: str

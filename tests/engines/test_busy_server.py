@@ -1,4 +1,4 @@
-"""A server that is busy for longer than a job may take kills nobody who has answered meanwhile."""
+"""A server that is busy for longer than a job may take does not kill workers that answered meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_answers_count_before_the_clock(tmp_path: Path, monkeypatch: pytest.Monk
         [job] = bench.give(0, 1)
         inner = bench.pool._pool
         assert isinstance(inner, ProcessPool)
-        assert select.select([inner._outbox], [], [], GUARD)[0]  # the worker is done, and nobody has looked
+        assert select.select([inner._outbox], [], [], GUARD)[0]  # reported, and not read yet
         monkeypatch.setattr(module, "time", LaterClock())
         bench.until_ended([job])
         bench.expect(job, "arrived")

@@ -224,7 +224,7 @@ def shortest(task: Any, engine: Engine) -> list[float]:
 
 
 def test_pretended_seconds() -> None:
-    """Whoever takes ten times as long never takes less than three times as long."""
+    """A worker that is ten times slower takes at least three times as long on any machine."""
     fast, slow = shortest(Bowl(), processes(2, seconds=[0.01, 0.1]))
     assert slow > 3 * fast
 

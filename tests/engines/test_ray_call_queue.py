@@ -1,4 +1,4 @@
-"""Jobs and answers on the server's queue, with a Ray that does what the test says."""
+"""Jobs and answers in the call queue, with a fake Ray that the test controls."""
 
 from __future__ import annotations
 

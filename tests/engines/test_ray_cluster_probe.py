@@ -1,4 +1,4 @@
-"""Whether a cluster can be reached, what is said if not, and what Ray is told meanwhile; none is started here."""
+"""Checks before connecting to Ray: errors for a cluster that cannot be reached. No cluster is started here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, pro
 
 @contextmanager
 def listening(answer: bytes) -> Iterator[str]:
-    """Somebody who says the same to everyone; the address."""
+    """Listen on a port and send every caller the same bytes. Yield the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -39,7 +39,7 @@ def listening(answer: bytes) -> Iterator[str]:
 
 
 def closed() -> str:
-    """An address where nobody listens."""
+    """Return an address where no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""What can be asked of the Ray engine, what cannot, and what is said then; no cluster is started here."""
+"""Options of the Ray engine, and the errors for wrong ones. No cluster is started here."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_change_leaves_the_rest_of_each_group_as_it_was() -> None:
 
 
 def test_the_directory_that_is_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """run.json keeps where it is, whoever goes on from elsewhere."""
+    """run.json keeps the absolute path, so that a resume works from another directory."""
     monkeypatch.chdir(tmp_path)
     engine = named_engine({"engine": "ray", "workers": 2}, {"working_dir": "."})
     assert engine == ray(2, runtime_env={"working_dir": str(tmp_path)})
@@ -238,7 +238,7 @@ def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
 def test_sigterm_while_ray_starts(
     seconds: int, kind: type[BaseException], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From somebody else, or from Ray itself, which gives up like this."""
+    """SIGTERM from another process, or from Ray itself, which gives up this way."""
     now = [1000.0]
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
 

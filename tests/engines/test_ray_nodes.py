@@ -59,7 +59,7 @@ class Staged(WritingBowl):
 
 
 class Stage(Callback):
-    """Acts of a play: each is a condition, looked at now and then, and what to do once it holds."""
+    """Steps of a test: each is a condition that is checked periodically, and an action once it holds."""
 
     def __init__(
         self, directory: Path, *acts: tuple[Callable[[list[dict[str, Any]]], bool], Callable[[], Any]]
@@ -126,7 +126,7 @@ def placed(rows: list[dict[str, Any]], worker: int) -> list[str]:
 
 
 def test_a_worker_and_a_node_die_and_a_node_joins(nodes: Nodes, tmp_path: Path) -> None:
-    """The worker is replaced. The node's jobs are lost, the others go on; on the new node its workers get work."""
+    """The worker is replaced. The jobs on the node are lost, the others continue; workers on the new node get jobs."""
     directory = tmp_path / "run"
     lent = nodes.add(2, big=2)
     added: list[Any] = []

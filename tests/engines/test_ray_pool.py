@@ -134,7 +134,7 @@ def test_whoever_has_not_is_replaced(stage: Stage) -> None:
 
 
 def test_a_job_begins_when_it_is_sent_also_behind_a_question(stage: Stage) -> None:
-    """Somebody without a job is asked whether he is there, and given one before he answers."""
+    """A worker without a job is asked whether it is alive, and gets a job before it answers."""
     with started(1, job_timeout=2.0) as pool:
         pool.poll(0.1)
         stage.now += 100.0
@@ -174,7 +174,7 @@ def test_a_start_without_some_says_why_they_are_not_there(stage: Stage) -> None:
 
 
 def test_whoever_dies_during_a_long_evaluation_was_there_until_then(stage: Stage) -> None:
-    """Nobody has looked for longer than the run may be without a worker; those who follow need a moment."""
+    """The server was busy for longer than the run may be without a worker; the replacements need a moment."""
     with started(2) as pool:
         pool.poll(0.1)
         for worker in (0, 1):

@@ -1,4 +1,4 @@
-"""The server is killed, interrupted or told to end: what it leaves behind."""
+"""What a server leaves behind that is killed, interrupted or terminated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def started(folder: Path, options: str = "") -> Subject:
 
 
 def resumed(folder: Path, least: int) -> None:
-    """It goes on from where it was, and the whole can be replayed."""
+    """The run resumes from its checkpoint, and can be replayed as a whole."""
     [newest, *_] = checkpoints.listed(folder / "run" / "checkpoints")
     saved = checkpoints.read(newest).iteration
     assert saved >= least

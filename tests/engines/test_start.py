@@ -95,7 +95,7 @@ def test_from_a_module_beside_the_script(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_prints_is_seen(tmp_path: Path) -> None:
-    """Also where nobody reads line by line; in the end workers are killed, and flush nothing then."""
+    """Workers print line by line even into a pipe: they are killed in the end, and do not flush then."""
     program = PROGRAM.replace("        return scaled(x)", "        print('in a worker')\n        return scaled(x)")
     (tmp_path / "program.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

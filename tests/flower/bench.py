@@ -1,4 +1,4 @@
-"""A pool of fake clients, jobs handed out by the test itself, and everything that was reported."""
+"""A pool of fake clients, to which the test assigns jobs, and everything that it reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers' bytes: either they are the array that was asked for, or they are refused; nothing is allocated."""
+"""Arrays of replies: bytes that do not match the model are refused, and nothing is allocated for them."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_median_of_huge_statistics_is_finite() -> None:
 
 
 def test_a_header_that_another_thread_spoils_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In CPython 3.11 `ast`, with which NumPy parses a header, raises SystemError now and then in several threads."""
+    """In CPython 3.11 `ast`, with which NumPy parses a header, sometimes raises SystemError in several threads."""
     array, read, spoilt = Array(np.arange(3.0)), npy.read_array_header_1_0, [3]
 
     def busy(*words: Any, **options: Any) -> Any:

@@ -34,7 +34,7 @@ GUARD = 60.0
 
 
 class Later:
-    """Two clients, and an event that is set when they have been asked so many times."""
+    """Two clients, and an event that is set once they have been asked this many times."""
 
     def __init__(self, times: int) -> None:
         self.come = threading.Event()

@@ -161,7 +161,7 @@ def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
     assert max(int(saved.stem) for saved in (tmp_path / "checkpoints").iterdir()) >= 5
     thread.join(60)
     assert "Flower's run has ended (it was stopped); start it again, with resume=True" in str(errors[0])
-    trigger_exit_handlers(run_before_force_exit=True)  # there is nobody to wait for
+    trigger_exit_handlers(run_before_force_exit=True)  # there is no run to wait for
 
 
 # ---------------------------------------------------------------------------------------------- replay
@@ -234,7 +234,7 @@ def seeds_of(directory: Path) -> list[int]:
 
 
 def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
-    """Whatever seed is given, and whoever is shown the page of the run."""
+    """The noise is secret, whatever seed is given, and not on the page of the run."""
     for name in ("one", "two"):
         serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=4, directory=tmp_path / name, seed=3, **QUIET)
     [one], [two] = seeds_of(tmp_path / "one"), seeds_of(tmp_path / "two")

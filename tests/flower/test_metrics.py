@@ -1,4 +1,4 @@
-"""Metrics of clients: whatever they say, the server goes on; what can be averaged is."""
+"""Metrics of clients: any value is survived, and valid metrics are averaged."""
 
 from __future__ import annotations
 

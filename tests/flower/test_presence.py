@@ -32,7 +32,7 @@ def test_a_new_run_begins_at_zero(tmp_path: Path) -> None:
 
 
 def test_a_key_is_worth_more_than_a_node_id(tmp_path: Path) -> None:
-    """The SuperLink was set up anew: other ids, the same keys."""
+    """The SuperLink was set up again: other ids, the same keys."""
     ClientNumbers(tmp_path, simulated=False, resume=False).number([node(5, 1, b"a"), node(9, 2, b"b")])
     again = ClientNumbers(tmp_path, simulated=False, resume=True)
     assert list(again.number([node(70, 1, b"b"), node(71, 2, b"a"), node(72, 3, b"c")])) == [1, 0, 2]

@@ -1,4 +1,4 @@
-"""Flower clients in virtual time: no thread, no network, and the clock stands still until everybody waits."""
+"""Flower clients in virtual time: no thread, no network, and the clock advances only when all wait."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ Pace = Callable[[ClientMessage], float]
 
 
 class World:
-    """The clock, and what is to come. ``paces`` says how long each client takes."""
+    """The clock and the coming events. ``paces`` gives how long each client takes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.paces: list[Pace] = []
-        self.looks: list[int | None] = [
-            None,
-            None,
-        ]  # clients that each look finds; the run opens when two find the same
+        # Clients that each list of nodes has (None: all). The run opens when two lists in a row have the same number.
+        self.looks: list[int | None] = [None, None]
         self.sent: list[tuple[float, ClientMessage]] = []
         self._ready: deque[Any] = deque()
         self._coming: list[tuple[float, int, Any]] = []
@@ -47,7 +45,7 @@ class World:
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(pool, "SimpleQueue", lambda: self)
         monkeypatch.setattr(pool, "Sender", lambda grid, inbox: VirtualSender(grid, self))
-        monkeypatch.setattr(pool, "PresenceWatcher", lambda grid, inbox: VirtualRollCall(grid, self))
+        monkeypatch.setattr(pool, "PresenceWatcher", lambda grid, inbox: VirtualPresence(grid, self))
 
     # ------------------------------------------------------------------------------------------ the pool's inbox
 
@@ -92,8 +90,8 @@ class VirtualSender(Sender):
         world.put((message, replace(outcome, seconds=seconds) if isinstance(outcome, Good) else outcome), seconds)
 
 
-class VirtualRollCall:
-    """Looks a few times, once a second, and then no more."""
+class VirtualPresence:
+    """Lists the nodes a few times, once a second."""
 
     def __init__(self, grid: Any, world: World) -> None:
         self.interval = 0.0
@@ -126,8 +124,8 @@ def virtual_bench(world: World, *clients: Client, rules: Clients | None = None, 
     layout = Layout.of(MODEL)
     x, carried = layout.split(MODEL)
     engine = Flower(len(clients), grid, layout, carried, rules or Clients(), **options)
-    with engine.start(None, Gradient(), x) as team:  # type: ignore[arg-type]
-        here = Bench(team, grid)
+    with engine.start(None, Gradient(), x) as flower_pool:  # type: ignore[arg-type]
+        here = Bench(flower_pool, grid)
         here.step = 1.0
         here.all_join(len(clients))
         yield here

@@ -108,7 +108,7 @@ class Stage(Enum):
 
     @property
     def plural(self) -> str:
-        """The same words for several workers.
+        """The text for several workers.
 
         >>> Stage.LOADING.plural
         'load the task'

@@ -222,13 +222,13 @@ class FlowerPool(WorkerPool):
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
         match outcome:
-            case Good(value=(update, carried, said), seconds=seconds):
+            case Good(value=(update, carried, metrics), seconds=seconds):
                 self._evaluations.took(seconds)
                 handle.failures = handle.pauses = 0
                 if message.wanted:
                     self._memory.take(worker, carried)
-                    if said is not None:
-                        self._train_means.add(worker, said)
+                    if metrics is not None:
+                        self._train_means.add(worker, metrics)
                     self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
                 return
             case Refused(reason=why):

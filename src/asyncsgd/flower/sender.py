@@ -24,14 +24,13 @@ from asyncsgd.core.errors import NotKept, WorkerError
 LONGEST = 2000
 
 
-def clean(words: Any) -> str:
+def clean(text: Any) -> str:
     r"""Return a client's text without control characters, cut to its end: a traceback ends with the error.
 
     >>> clean("\x1b[2Jgone")
     '?[2Jgone'
     """
-    text = str(words)[-LONGEST:]
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(text)[-LONGEST:])
 
 
 UNDELIVERED = -1
@@ -219,8 +218,8 @@ class Sender:
             if code in SUPERLINKS and where.src_node_id == message.node:
                 return Refused(f"it sent error {code}, which only the SuperLink may send")
             return ErrorReply(code, clean(reply.error.reason or ""))
-        said = where.src_node_id, where.group_id, where.message_type
-        if said != (message.node, message.group, message.kind):
+        found = where.src_node_id, where.group_id, where.message_type
+        if found != (message.node, message.group, message.kind):
             return Refused("the reply is from another node, or to another job")
         try:
             return Good(message.read(reply.content), seconds)

@@ -141,7 +141,7 @@ class FlowerTask:
         self._epsilon: float | None = None
 
     def bind(self, pool: FlowerPool) -> None:
-        """Set the pool that is told of evaluations. The engine calls this."""
+        """Set the pool that receives evaluations. The engine calls this."""
         self.pool = pool
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Algorithm 2 with a bound on waiting jobs: never above it, uniform where it does not bite."""
+"""Algorithm 2 with a bound on waiting jobs: never above it, and uniform where it is not reached."""
 
 from __future__ import annotations
 

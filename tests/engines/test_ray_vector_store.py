@@ -1,4 +1,4 @@
-"""What of points and updates is in the object store at once, with a Ray that does what the test says."""
+"""Which points and updates are in the object store at once, with a fake Ray that the test controls."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_memory_in_flight_is_bounded_and_jobs_wait_their_turn() -> None:
 
 
 def test_workers_take_turns_when_the_store_is_full() -> None:
-    """Room for three vectors, and so for one job at a point of its own; whoever is done has the next one waiting."""
+    """Room for three vectors, and so for one job at a point of its own; the worker that finishes gets the next job."""
     here = fake_server(workers=3, vectors=3.0)
     slots = iter(range(100))
     for worker in (0, 1, 2):
@@ -183,7 +183,7 @@ def test_workers_take_turns_when_the_store_is_full() -> None:
 
 
 def test_a_job_that_needs_the_store_waits_behind_those_held_back() -> None:
-    """Also one that would fit: else small wishes would keep a large one waiting for ever."""
+    """A job that would fit waits too: otherwise small jobs would keep a large one waiting forever."""
     here = fake_server(workers=4, vectors=3.0)
     here.give(0, slot=0)
     here.give(1, slot=1)
