@@ -144,7 +144,7 @@ def test_clients_options_are_checked() -> None:
         ({"pause": 0}, "pause = 0"),
         ({"patience": 0.5}, "patience = 0.5 would give up every second job of a client; pass a multiple above 1"),
         ({"max_norm": 0.0}, "max_norm = 0.0"),
-        ({"replies": "gradients"}, "replies = 'gradients' is not known"),
+        ({"replies": "gradients"}, "replies = 'gradients' is unknown"),
     ):
         with pytest.raises(BadParameter, match=words):
             Clients(**options)  # type: ignore[arg-type]
