@@ -110,8 +110,8 @@ class WorkerHandle:
         """The places for updates in shared memory of the present process. Its replacement has different ones.
 
         A kill takes a while, and until then the killed process may write its last update. So its replacement must not
-        use the same places. Two sets take turns, which is enough: a third process starts only after the second one was
-        killed too, long after the first is gone.
+        use the same places. Two sets take turns, which is enough: a third process starts only after the second one has
+        died too.
         """
         first = AHEAD * (2 * self.number + self._lives % 2)
         return range(first, first + self._ahead)
