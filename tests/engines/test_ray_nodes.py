@@ -230,7 +230,7 @@ def test_a_machine_that_is_no_node_is_told_so_within_seconds(nodes: Nodes, monke
     for found in (set(), {"ab" * 28}):  # no node at all, one of another cluster
         monkeypatch.setattr("ray._private.services.find_node_ids", lambda found=found: found)
         with pytest.raises(
-            EngineError, match=rf"no node of the Ray cluster at {nodes.address} .*`ray start --address="
+            EngineError, match=rf"not a node of the Ray cluster at {nodes.address} .*`ray start --address="
         ):
             check_node(nodes.address)
 
