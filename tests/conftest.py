@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _markers_are_true(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that starts worker processes or Ray without the marker that says so."""
-    from asyncsgd.engines._processes.engine import Processes
-    from asyncsgd.engines._ray.engine import Ray
+    from asyncsgd.engines._processes import Processes
+    from asyncsgd.engines._ray import Ray
 
     for engine, marker in ((Processes, "processes"), (Ray, "ray")):
         if request.node.get_closest_marker(marker) is None and "engines/test_ray" not in str(request.node.path):

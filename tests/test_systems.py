@@ -38,7 +38,7 @@ import importlib, pkgutil
 import asyncsgd as asgd
 
 for module in pkgutil.walk_packages(asgd.__path__, "asyncsgd."):
-    if not module.name.endswith((".__main__", ".watchman")):  # programs of their own
+    if not module.name.endswith((".__main__", ".orphan_cleanup")):  # programs of their own
         importlib.import_module(module.name)
 
 task, method = asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1)
@@ -61,7 +61,7 @@ def test_where_unix_is_missing_it_imports_simulates_and_refuses_to_train(tmp_pat
     assert done.returncode == 0, done.stderr
     page, forked, locked = done.stdout.splitlines()
     assert Path(page).is_file()
-    assert forked == "worker processes are forked, which this system cannot do; train on Linux, or simulate"
+    assert forked == "this system cannot fork worker processes; train on Linux, or simulate"
     assert locked.endswith("cannot be locked on this system; leave it out, or train on Linux or macOS")
     assert not (tmp_path / "run").exists()
 

@@ -1,4 +1,4 @@
-"""Crews with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+"""Pools with one deliberate bug each: the smallest change that makes a correct pool wrong."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class ReplacesNobody(ProcessPool):
 
 
 class KeepsJobsOfTheDead(ProcessPool):
-    """A job that was assigned before the server heard of the death is computed by the one that comes after."""
+    """The replacement computes a job that the server assigned before it read of the death."""
 
     def execute(self, command: Command) -> None:
         present = self._life.present.copy()
@@ -171,7 +171,7 @@ class KeepsJobsOfTheDead(ProcessPool):
 
 
 class LeavesAndJoinsAtOnce(ProcessPool):
-    """What was lost with a worker and what it is given anew cannot be told apart."""
+    """The pool confuses jobs lost with a worker and jobs assigned to its replacement."""
 
     held: tuple[Report, ...] = ()
 
@@ -209,15 +209,15 @@ class ClosesOnce(ProcessPool):
 
 
 class NeverGivesUp(ProcessPool):
-    def _look_around(self, now: float) -> None:
+    def _check_times(self, now: float) -> None:
         self._check_at = now + 1
 
 
 class GivesUpEverybody(ProcessPool):
-    def _look_around(self, now: float) -> None:
-        super()._look_around(now)
+    def _check_times(self, now: float) -> None:
+        super()._check_times(now)
         for worker in self._life.workers if any(other.condemned for other in self._life.workers) else ():
-            self._line.signal(worker.number, signal.SIGKILL)
+            self._forks.signal(worker.number, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class BrokenProcesses(Processes):
 
 @dataclass(frozen=True)
 class Bug:
-    """``scenario`` is one that sees it, ``words`` what is said then.
+    """``scenario`` is one that detects the bug, ``words`` a pattern of its error.
 
     ``tries``: how often it may be played until it is seen. Whether a race is lost is up to the machine.
     """
@@ -269,27 +269,27 @@ class Bug:
 BUGS: dict[str, Bug] = {
     bug.kind.__name__: bug
     for bug in (
-        Bug(ReportsTwice, "order", "job 3 was reported, but it had ended: arrived"),
+        Bug(ReportsTwice, "order", "job 3 was reported, but it had already ended: arrived"),
         Bug(Reorders, "order", "not first in, first out"),
         Bug(LosesAJob, "order", "job 3 of worker 0 was reported before job 2"),
         Bug(LosesTheLastJob, "order", r"waited \d+ s in vain for jobs .* to be reported"),
         Bug(OverwritesAnUpdate, "train with async_sgd", "was overwritten before the next poll"),
-        Bug(NamesAnotherWorker, "order", "was reported by worker 0, but given to worker 1"),
+        Bug(NamesAnotherWorker, "order", "was reported by worker 0, but assigned to worker 1"),
         Bug(ComputesAtTheNewestPoint, "order", "is not what the task computes at its point"),
         Bug(DrawsAnotherSeed, "train with mifa", "ReplayDiffers: job 0 of worker 0"),
         Bug(ChecksNothing, "rejection", "job 0 came with checked=True, but"),
         Bug(TellsNoTraceback, "exceptions", "its traceback is not in 'it failed'"),
-        Bug(ReportsRetired, "retiring", "it had ended: of a retired worker"),
-        Bug(TakesJobsForTheAbsent, "joining", "given to a worker that was not there"),
+        Bug(ReportsRetired, "retiring", "it had already ended: of a retired worker"),
+        Bug(TakesJobsForTheAbsent, "joining", "assigned to an absent worker"),
         Bug(JoinsTwice, "joining", "worker 0 joined twice"),
-        Bug(IgnoresCancel, "train with over_selection", "it had ended: cancelled"),
+        Bug(IgnoresCancel, "train with over_selection", "it had already ended: cancelled"),
         Bug(PlacesInTurn, "updates stay", "was overwritten before|is not what the task computes", tries=10),
-        Bug(ForgetsLeft, "killed", "the list does not say that it left"),
+        Bug(ForgetsLeft, "killed", "the list has no Left for it"),
         Bug(ReplacesNobody, "killed", r"waited \d+ s in vain for worker 0 to be replaced"),
-        Bug(KeepsJobsOfTheDead, "killed", "given to a worker that was not there"),
-        Bug(LeavesAndJoinsAtOnce, "killed", "worker 0 joined again in the list that says that it left"),
+        Bug(KeepsJobsOfTheDead, "killed", "assigned to an absent worker"),
+        Bug(LeavesAndJoinsAtOnce, "killed", "worker 0 left and joined again in the same list"),
         Bug(StopsNothing, "cancelling", r"waited \d+ s in vain for jobs"),
-        Bug(LeavesProcesses, "closing", "lives on after close"),
+        Bug(LeavesProcesses, "closing", "is still alive after close"),
         Bug(ClosesOnce, "closing", "OSError: closed already"),
         Bug(NeverGivesUp, "hung", r"waited \d+ s in vain for worker 0 to leave"),
         Bug(GivesUpEverybody, "hung", "one died idle", tries=3),

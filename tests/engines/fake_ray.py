@@ -1,4 +1,4 @@
-"""A Ray that does what the test says, and a server's desk in front of it."""
+"""A fake Ray that the test controls, and a call queue that uses it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from asyncsgd.core.events import Assign, Cancel, Job
 from asyncsgd.engines._ray import Group
-from asyncsgd.engines._ray.call_queue import Desk
+from asyncsgd.engines._ray.call_queue import CallQueue
 from asyncsgd.engines._ray.handle import AHEAD, WorkerHandle
-from asyncsgd.engines._ray.vector_store import Post
+from asyncsgd.engines._ray.vector_store import VectorStore
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Lifecycle, Rules
 
@@ -21,12 +21,12 @@ BYTES = 8 * N
 
 
 class Gone(Exception):
-    """What a dead worker's calls are answered with."""
+    """The answer to a dead worker's calls."""
 
 
 @dataclass(eq=False)
 class FakeRay:
-    """Calls are answered when the test says so."""
+    """A Ray whose calls are answered when the test decides."""
 
     answers: dict[Any, Any] = field(default_factory=dict)
     called: list[tuple[Any, ...]] = field(default_factory=list)
@@ -55,13 +55,13 @@ class FakeRay:
 
 
 @dataclass
-class Office:
-    """A desk with workers on other machines, and points 0, 1, 2, ... whose first element is their number."""
+class FakeServer:
+    """A call queue with workers on other machines, and points 0, 1, 2, ... whose first element is their number."""
 
     ray: FakeRay
-    post: Post
-    desk: Desk
-    members: list[WorkerHandle]
+    store: VectorStore
+    queue: CallQueue
+    handles: list[WorkerHandle]
     life: Lifecycle
     jobs: list[Job] = field(default_factory=list)
 
@@ -70,18 +70,18 @@ class Office:
         number = len(self.jobs)
         job = Job(number, worker, 0, slot if version is None else version, 0, seed=100 + number)
         self.jobs.append(job)
-        self.desk.assign(self.members[worker], Assign(job, point, slot))
+        self.queue.assign(self.handles[worker], Assign(job, point, slot))
         return job.id
 
     def cancel(self, job: int) -> None:
-        self.desk.cancel(Cancel(self.jobs[job]))
+        self.queue.cancel(Cancel(self.jobs[job]))
 
     def finish(self, call: int, kind: Kind = Kind.DONE, answer: Any = None) -> None:
         update = np.full(N, float(call)) if answer is None else answer
         self.ray.answers[f"call {call}"] = (int(kind), update, 0.5)
 
     def reports(self) -> list[Any]:
-        found = [self.desk.computed(call, *answer) for call, answer in self.desk.answers(0.0)]
+        found = [self.queue.computed(call, *answer) for call, answer in self.queue.answers(0.0)]
         return [report for report in found if report is not None]
 
     @property
@@ -90,20 +90,20 @@ class Office:
         return [arguments[1] for arguments in self.ray.called]
 
 
-def office(workers: int = 2, vectors: float = 100.0, transport: str | None = None) -> Office:
+def fake_server(workers: int = 2, vectors: float = 100.0, transport: str | None = None) -> FakeServer:
     ray = FakeRay()
-    mail = Post(N, np.float64, halved=transport is not None)
-    mail.open(ray, vectors * BYTES)
+    store = VectorStore(N, np.float64, halved=transport is not None)
+    store.open(ray, vectors * BYTES)
     ahead = AHEAD if transport is None else 1
     life = Lifecycle(workers, Rules(ahead=ahead))
-    desk = Desk(mail, life, transport)
-    desk.open(ray)
-    members = [WorkerHandle(number, Group(1), ahead) for number in range(workers)]
+    queue = CallQueue(store, life, transport)
+    queue.open(ray)
+    handles = [WorkerHandle(number, Group(1), ahead) for number in range(workers)]
     life.open()
-    for member in members:
-        member.compute = ray
-        life.ready(member.number, 0.0)
-    return Office(ray, mail, desk, members, life)
+    for handle in handles:
+        handle.compute = ray
+        life.ready(handle.number, 0.0)
+    return FakeServer(ray, store, queue, handles, life)
 
 
 def packed(value: float) -> tuple[Any, int]:

@@ -1,4 +1,4 @@
-"""Lifecycles with one bug each, put in on purpose: the smallest change that makes a sound one wrong."""
+"""Lifecycles with one deliberate bug each: the smallest change that makes a correct one wrong."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class NeverGivesUp(Lifecycle):
 
 @dataclass(frozen=True)
 class Bug:
-    """``words`` is what the machine says of it."""
+    """``words`` is a pattern of the error of the state machine."""
 
     kind: type[Lifecycle]
     words: str
@@ -157,8 +157,8 @@ class Bug:
 BUGS: dict[str, Bug] = {
     bug.kind.__name__: bug
     for bug in (
-        Bug(JoinsInTheListThatItLeft, "joined again in the list that says that it left"),
-        Bug(LeavesUnknown, "left, but it was not there"),
+        Bug(JoinsInTheListThatItLeft, "left and joined again in the same list"),
+        Bug(LeavesUnknown, "left, but it was not present"),
         Bug(StaysLate, "present: it is not ready|joined twice"),
         Bug(RetiredComesBack, "retired"),
         Bug(RetiredMustNotSpeak, "jobs: others were sent"),

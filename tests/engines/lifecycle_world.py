@@ -1,4 +1,4 @@
-"""A pretended engine around a `Lifecycle`, a real server before it, and a twin that knows nothing but a log."""
+"""A simulated engine around a `Lifecycle`, a real server, and a reference model computed from a log of events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Entry:
 
 
 class Twin:
-    """What is known of one worker, found anew each time by reading all that has happened to it."""
+    """The state of one worker, computed each time from the log of its events."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules

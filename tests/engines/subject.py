@@ -75,7 +75,7 @@ class Subject:
         return found
 
     def none_left(self) -> None:
-        """Nobody with the mark is left; those who have been killed may need a moment."""
+        """Wait until no process with the mark is left: killed processes may need a moment."""
         deadline = time.monotonic() + GUARD
         while found := self.relatives():
             assert time.monotonic() < deadline, f"still there: {found}"

@@ -1,4 +1,4 @@
-"""A server that is busy for longer than a job may take kills nobody who has answered meanwhile."""
+"""A server that is busy for longer than a job may take does not kill workers that answered meanwhile."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_answers_count_before_the_clock(tmp_path: Path, monkeypatch: pytest.Monk
     with setting.bench(1, {}, job_timeout=600.0) as bench:
         bench.until_all_there()
         [job] = bench.give(0, 1)
-        inner = bench.crew._crew
+        inner = bench.pool._pool
         assert isinstance(inner, ProcessPool)
-        assert select.select([inner._outbox], [], [], GUARD)[0]  # the worker is done, and nobody has looked
+        assert select.select([inner._outbox], [], [], GUARD)[0]  # reported, and not read yet
         monkeypatch.setattr(module, "time", LaterClock())
         bench.until_ended([job])
         bench.expect(job, "arrived")

@@ -36,11 +36,11 @@ def test_the_bug_is_caught(name: str) -> None:
         with pytest.raises(BadEngine, match=rf"^{bug.scenario}: .*({bug.words})"):
             bug.play()
     finally:
-        for crew in LeavesProcesses.left:
-            super(LeavesProcesses, crew).close()
+        for pool in LeavesProcesses.left:
+            super(LeavesProcesses, pool).close()
         LeavesProcesses.left.clear()
 
 
 def test_the_scenario_must_exist() -> None:
-    with pytest.raises(BadParameter, match="only = 'nothing' is no scenario; name one of joining, order"):
+    with pytest.raises(BadParameter, match="only = 'nothing' is not a scenario; pass one of joining, order"):
         check_engine(asgd.engines.processes, only="nothing")

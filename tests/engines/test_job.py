@@ -16,7 +16,7 @@ from asyncsgd.testing.bench import Bowl, WritingBowl
 
 
 class Doing(Bowl):
-    """Does with the point what it was told to."""
+    """Applies a given function to the point."""
 
     def __init__(self, what: Any) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def test_a_stopped_job_says_nothing() -> None:
 
 
 class Clock:
-    """Time passes only where somebody sleeps, and a second with each look."""
+    """A clock that advances by sleeping, and by a second at each reading."""
 
     def __init__(self) -> None:
         self.now, self.slept = 0.0, [0.0]

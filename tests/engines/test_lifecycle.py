@@ -41,7 +41,7 @@ RULES = {
 
 
 class LifeMachine(RuleBasedStateMachine):
-    """What can happen to workers, in any order. What may be drawn is numbered: who is not there is taken round."""
+    """What can happen to workers, in any order. A drawn number selects a possible worker, modulo their count."""
 
     kind: type[Lifecycle] = Lifecycle
     world: World
@@ -144,7 +144,7 @@ class LifeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.alive() and len(self.world.server.workers) > 1)
     @rule(number=st.integers(0, 3), first=st.booleans())
     def retire(self, number: int, first: bool) -> None:
-        """Its process may go on for a while, and may be a new one that the server has not heard of."""
+        """Its process may live for a while, and may be a replacement that the server does not know yet."""
         worker = self.chosen(sorted(self.world.server.workers), number)
         self.world.deliver(retire=worker if first or worker in self.world.life.present else None, first=first)
 

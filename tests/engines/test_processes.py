@@ -1,4 +1,4 @@
-"""What only the processes engine does: its nursery, its places for updates, pretended slowness."""
+"""What only the processes engine does: its fork server, its places for updates, artificial delays."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def inner(bench: Bench) -> ProcessPool:
-    crew = bench.crew._crew
-    assert isinstance(crew, ProcessPool)
-    return crew
+    pool = bench.pool._pool
+    assert isinstance(pool, ProcessPool)
+    return pool
 
 
-def nursery(crew: ProcessPool) -> int:
-    return crew._line._process.pid
+def fork_server(pool: ProcessPool) -> int:
+    return pool._forks._process.pid
 
 
 def kill_workers(folder: Path, worker: int) -> None:
@@ -55,45 +55,45 @@ def kill_workers(folder: Path, worker: int) -> None:
 
 def test_concurrency_is_restored(tmp_path: Path) -> None:
     """With a server on top: a worker dies, and a moment later as many jobs are in flight as before."""
-    with playing(4, {9: Fault.KILL}, tmp_path) as (server, crew):
-        run_until(server, crew, lambda _: server.concurrency == 4, "four jobs in flight")
+    with playing(4, {9: Fault.KILL}, tmp_path) as (server, pool):
+        run_until(server, pool, lambda _: server.concurrency == 4, "four jobs in flight")
         seen: list[type] = []
 
         def back(report: Any) -> bool:
             seen.append(type(report))
             return Died in seen and isinstance(report, Joined)
 
-        run_until(server, crew, back, "the one that died to be back")
+        run_until(server, pool, back, "the one that died to be back")
         assert seen.count(Died) == 1
         assert server.concurrency == 4
         assert len(server.workers) == 4
         reached = server.iteration + 50
-        run_until(server, crew, lambda _: server.iteration >= reached, "50 iterations more")
+        run_until(server, pool, lambda _: server.iteration >= reached, "50 iterations more")
 
 
 @contextmanager
 def playing(workers: int, faults: dict[int, Fault], folder: Path) -> Iterator[tuple[Server, Any]]:
     task = Setting(processes, Abilities(), GUARD, folder).task(faults)
-    with task.armed(), processes(workers).start(task, Gradient(), task.initial()) as crew:
-        yield Server(task.initial(), asgd.async_sgd(0.1), 0, crew.allocate), crew
+    with task.armed(), processes(workers).start(task, Gradient(), task.initial()) as pool:
+        yield Server(task.initial(), asgd.async_sgd(0.1), 0, pool.allocate), pool
 
 
-def handle(server: Server, crew: Any, report: Any) -> None:
+def handle(server: Server, pool: Any, report: Any) -> None:
     if isinstance(report, Failed):
         report = Lost(report.job)
     if not isinstance(report, Died):
         for command in server.handle(report).commands:
-            crew.execute(command)
+            pool.execute(command)
 
 
-def run_until(server: Server, crew: Any, done: Callable[[Any], bool], what: str) -> None:
+def run_until(server: Server, pool: Any, done: Callable[[Any], bool], what: str) -> None:
     """Until a report is there that ends it; what came in one list with it is handled too."""
     deadline = time.monotonic() + GUARD
     ended = False
     while not ended:
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        for report in crew.poll(1.0):
-            handle(server, crew, report)
+        for report in pool.poll(1.0):
+            handle(server, pool, report)
             ended |= done(report)
 
 
@@ -120,32 +120,32 @@ def test_killed_from_outside_while_idle(setting: Setting) -> None:
         bench.until_ended(bench.give(0, 3))
 
 
-def test_a_killed_nursery_comes_back_with_all_workers(setting: Setting) -> None:
+def test_a_killed_fork_server_comes_back_with_all_workers(setting: Setting) -> None:
     with setting.bench(3, {0: Fault.WAIT}) as bench:
         bench.until_all_there()
         bench.give(0, 3)
         bench.give(1, 3)
         bench.until_begun(0)
         bench.until_ended([3, 4, 5])
-        before = nursery(inner(bench))
+        before = fork_server(inner(bench))
         os.kill(before, signal.SIGKILL)
         for worker in range(3):
             bench.until_left(worker)
         bench.until_all_there()
-        assert nursery(inner(bench)) != before
+        assert fork_server(inner(bench)) != before
         jobs = [job for worker in range(3) for job in bench.give(worker, 3)]
         bench.until_ended(jobs)
         for job in jobs:
             bench.expect(job, "arrived")
         for job in (0, 1, 2):
-            bench.expect(job, "gone with its worker")
+            bench.expect(job, "lost with its worker")
 
 
-def test_a_killed_nursery_while_a_retired_worker_stays_away(setting: Setting) -> None:
+def test_a_killed_fork_server_while_a_retired_worker_stays_away(setting: Setting) -> None:
     with setting.bench(2) as bench:
         bench.until_all_there()
-        bench.crew.retire(0)
-        os.kill(nursery(inner(bench)), signal.SIGKILL)
+        bench.pool.retire(0)
+        os.kill(fork_server(inner(bench)), signal.SIGKILL)
         bench.until_left(1)
         bench.until(lambda: bench.ledger.present == {1}, "worker 1 to be back")
         bench.until_ended(bench.give(1, 3))
@@ -224,7 +224,7 @@ def shortest(task: Any, engine: Engine) -> list[float]:
 
 
 def test_pretended_seconds() -> None:
-    """Whoever takes ten times as long never takes less than three times as long."""
+    """A worker that is ten times slower takes at least three times as long on any machine."""
     fast, slow = shortest(Bowl(), processes(2, seconds=[0.01, 0.1]))
     assert slow > 3 * fast
 
@@ -236,7 +236,7 @@ def test_pretended_slowdown() -> None:
 
 
 def test_the_task_may_have_processes_of_its_own(setting: Setting) -> None:
-    """Loading it starts a process, whose end the nursery must not take for that of a worker."""
+    """Loading it starts a process, whose end the fork server must not take for that of a worker."""
     from engines.tasks import Employer
 
     with setting.bench(2, task=Employer()) as bench:

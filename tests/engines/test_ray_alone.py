@@ -119,7 +119,7 @@ def test_a_killed_server_leaves_no_process_and_its_folder_is_removed_by_the_next
 
 
 def raylet(subject: Subject) -> Path:
-    """The folder of the cluster, as soon as its first raylet is there; Ray goes on with the start meanwhile."""
+    """Return the cluster's folder once its first raylet runs; Ray continues its start meanwhile."""
     while True:
         assert subject.process.poll() is None, subject.end()
         for process in subject.relatives():
@@ -184,7 +184,7 @@ task = Mine(200)
 
 @pytest.mark.skipif(" " in sys.prefix, reason="Ray sends no working_dir to an environment below a path with a space")
 def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is killed, one that goes on, and a replay; the task is a module of the current directory."""
+    """A server that is killed, one that resumes, and a replay; the task is a module in the current directory."""
     from typer.testing import CliRunner
 
     from asyncsgd.cli import app

@@ -1,6 +1,6 @@
 """The Ray engine passes the conformance suite, with memory that is shared and through the object store.
 
-A crew of actors takes seconds to start: scenarios are chosen so that each can find something that no other does.
+A pool of actors takes seconds to start: scenarios are chosen so that each can find something that no other does.
 ``ASYNCSGD_SCENARIOS=all`` plays all of them, every way.
 """
 
@@ -18,7 +18,7 @@ from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 pytestmark = pytest.mark.usefixtures("nodes")
 
 ABILITIES = Abilities(stops=False, cleans_up=False)  # a job that runs is not stopped, and the cluster lives on
-CREW = [name for name in SCENARIOS if not name.startswith("train") and name != "closing"]
+POOL = [name for name in SCENARIOS if not name.startswith("train") and name != "closing"]
 ALL = os.environ.get("ASYNCSGD_SCENARIOS") == "all"
 
 
@@ -38,7 +38,7 @@ def check(scenario: str, code: str | None = None, **options: Any) -> None:
 @pytest.mark.parametrize(
     "scenario",
     chosen(
-        *CREW,
+        *POOL,
         "train with federated_async_sgd, early",
         "train with ringmaster",
         "train with over_selection and kills",
@@ -86,5 +86,5 @@ def test_16_bits(code: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_closing() -> None:
-    """The cluster lives on, but nothing of a crew does: neither its processes nor what the server held for them."""
+    """The cluster lives on, but nothing of a pool does: neither its processes nor what the server held for them."""
     check_engine(asgd.engines.ray, abilities=Abilities(stops=False), only="closing")

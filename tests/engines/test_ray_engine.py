@@ -1,4 +1,4 @@
-"""What can be asked of the Ray engine, what cannot, and what is said then; no cluster is started here."""
+"""Options of the Ray engine, and the errors for wrong ones. No cluster is started here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncsgd.engines import EngineError, Group, ray
 from asyncsgd.engines._ray import cluster
 from asyncsgd.engines._ray.handle import WorkerHandle, explain, missing
 from asyncsgd.engines._ray.orphan_cleanup import living, naming, orphans
-from asyncsgd.engines._ray.worker import Terms, Worker
+from asyncsgd.engines._ray.worker import Worker, WorkerConfig
 from asyncsgd.engines.lifecycle import Lifecycle, Rules, Stage
 from asyncsgd.run.lookup import named_engine
 
@@ -49,16 +49,19 @@ def test_groups_of_workers() -> None:
     ("options", "words"),
     [
         ({"workers": 0}, "workers = 0 must be an integer of at least 1"),
-        ({"workers": []}, r"workers = \[\] are no groups; pass a number, or asgd.engines.Group"),
-        ({"workers": [2, 3]}, r"workers = \[2, 3\] are no groups"),
-        ({"workers": Group(2), "num_cpus": 2}, "num_cpus = 2 is for workers that are all alike; say it in each Group"),
+        ({"workers": []}, r"workers = \[\] are not groups; pass a number, or asgd.engines.Group"),
+        ({"workers": [2, 3]}, r"workers = \[2, 3\] are not groups"),
+        (
+            {"workers": Group(2), "num_cpus": 2},
+            "num_cpus = 2 is for workers without groups; pass num_cpus to each Group",
+        ),
         ({"workers": 2, "num_cpus": -1}, "num_cpus = -1 must be a finite number that is not negative"),
-        ({"workers": 2, "resources": {"GPU": 1}}, "names GPU, which Ray counts apart; pass num_gpus=1"),
+        ({"workers": 2, "resources": {"GPU": 1}}, "names GPU, which has its own option; pass num_gpus=1"),
         ({"workers": 2, "resources": {"big": 0}}, r"resources\['big'\] = 0 must be a positive"),
-        ({"workers": 2, "resources": ["big"]}, r"resources = \['big'\] names nothing"),
+        ({"workers": 2, "resources": ["big"]}, r"resources = \['big'\] is not a mapping"),
         ({"workers": 2, "threads": 0}, "threads = 0 must be"),
         ({"workers": 2, "at_least": 3}, "at_least = 3 is more than the 2 workers"),
-        ({"workers": 2, "slowdown": {2: 3}}, "names worker 2, who is not there"),
+        ({"workers": 2, "slowdown": {2: 3}}, "names worker 2, which does not exist"),
         ({"workers": 2, "start_timeout": 0}, "start_timeout = 0 must be"),
     ],
 )
@@ -93,7 +96,7 @@ def test_a_change_leaves_the_rest_of_each_group_as_it_was() -> None:
 
 
 def test_the_directory_that_is_sent_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """run.json keeps where it is, whoever goes on from elsewhere."""
+    """run.json keeps the absolute path, so that a resume works from another directory."""
     monkeypatch.chdir(tmp_path)
     engine = named_engine({"engine": "ray", "workers": 2}, {"working_dir": "."})
     assert engine == ray(2, runtime_env={"working_dir": str(tmp_path)})
@@ -121,7 +124,7 @@ def test_a_start_that_takes_long_is_announced(monkeypatch: pytest.MonkeyPatch) -
     assert [ray(2, address=address).opening for address in (None, "auto", "host:6379")] == [
         "starting Ray on this machine",
         "looking for the Ray cluster",
-        "calling the Ray cluster at host:6379",
+        "connecting to the Ray cluster at host:6379",
     ]
     monkeypatch.setattr(Inline, "opening", "starting")
     told = Told()
@@ -170,15 +173,15 @@ killed."""
 
 
 def test_who_is_missing() -> None:
-    members = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
+    handles = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
     life = Lifecycle(4, Rules())
     for number in range(4):
         life.started(number, 0.0, Stage.WAITING if number in (1, 2) else Stage.LOADING)
     life.ready(0, 0.0)
     life.workers[3].reason = "cannot load the task:\nTraceback\n  ...\nModuleNotFoundError: No module named 'mine'\n"
-    said = missing(members, life, 4, 119.8, "2 nodes with 1 of 8 CPU free")
+    said = missing(handles, life, 4, 119.8, "2 nodes with 1 of 8 CPU free")
     assert said.startswith(
-        "1 of the 4 workers that the run needs were there after 120 s: workers 1, 2 wait for room on a node; worker 3 "
+        "1 of the 4 workers that the run needs were ready after 120 s: workers 1, 2 wait for room on a node; worker 3 "
         "loads the task. Worker 3 cannot load the task: ModuleNotFoundError: No module named 'mine'. Ray was asked for "
         "nodes with 2 CPU, 1 big free; the cluster has 2 nodes with 1 of 8 CPU free."
     )
@@ -219,7 +222,9 @@ def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
     worker = Worker()
     here, nowhere = os.open("/dev/null", os.O_RDWR), 10**6
     try:
-        worker._terms = Terms(0, 1, "float64", 1, None, 1.0, 0.0, (), (os.getpid(), here, nowhere, nowhere, b"key"))
+        worker._config = WorkerConfig(
+            0, 1, "float64", 1, None, 1.0, 0.0, (), (os.getpid(), here, nowhere, nowhere, b"key")
+        )
         before = os.listdir("/proc/self/fd")
         assert not worker._attach()
         assert os.listdir("/proc/self/fd") == before
@@ -233,7 +238,7 @@ def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
 def test_sigterm_while_ray_starts(
     seconds: int, kind: type[BaseException], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From somebody else, or from Ray itself, which gives up like this."""
+    """SIGTERM from another process, or from Ray itself, which gives up this way."""
     now = [1000.0]
     monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: now[0]))
 

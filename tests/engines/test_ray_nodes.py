@@ -59,7 +59,7 @@ class Staged(WritingBowl):
 
 
 class Stage(Callback):
-    """Acts of a play: each is a condition, looked at now and then, and what to do once it holds."""
+    """Steps of a test: each is a condition that is checked periodically, and an action once it holds."""
 
     def __init__(
         self, directory: Path, *acts: tuple[Callable[[list[dict[str, Any]]], bool], Callable[[], Any]]
@@ -126,7 +126,7 @@ def placed(rows: list[dict[str, Any]], worker: int) -> list[str]:
 
 
 def test_a_worker_and_a_node_die_and_a_node_joins(nodes: Nodes, tmp_path: Path) -> None:
-    """The worker is replaced. The node's jobs are lost, the others go on; on the new node its workers get work."""
+    """The worker is replaced. The jobs on the node are lost, the others continue; workers on the new node get jobs."""
     directory = tmp_path / "run"
     lent = nodes.add(2, big=2)
     added: list[Any] = []
@@ -198,7 +198,7 @@ def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes,
     with pytest.raises(EngineError) as error:
         play(stage, engine)
     said = str(error.value)
-    assert re.match(r"0 of the 1 workers that the run needs were there after \d+ s: workers 0, 1 wait for room", said)
+    assert re.match(r"0 of the 1 workers that the run needs were ready after \d+ s: workers 0, 1 wait for room", said)
     assert "Ray was asked for nodes with 1 CPU, 1 big free; the cluster has" in said  # what is left, once Ray knows it
     run = play(Stage(directory, (lambda rows: True, nothing)), asgd.engines.processes(2), resume=True)
     counts = run.trace.counts
@@ -230,7 +230,7 @@ def test_a_machine_that_is_no_node_is_told_so_within_seconds(nodes: Nodes, monke
     for found in (set(), {"ab" * 28}):  # no node at all, one of another cluster
         monkeypatch.setattr("ray._private.services.find_node_ids", lambda found=found: found)
         with pytest.raises(
-            EngineError, match=rf"no node of the Ray cluster at {nodes.address} .*`ray start --address="
+            EngineError, match=rf"not a node of the Ray cluster at {nodes.address} .*`ray start --address="
         ):
             check_node(nodes.address)
 
@@ -239,11 +239,11 @@ def test_another_process_of_ray_is_no_head_node(nodes: Nodes) -> None:
     """It speaks gRPC too, and may have been given the port of a head node that is gone."""
     import ray
 
-    cluster_probe.knock(nodes.address)
+    cluster_probe.probe(nodes.address)
     # That of the head: a node that an earlier test killed may still be listed as alive.
     port = next(node["NodeManagerPort"] for node in ray.nodes() if node["NodeID"] == nodes.head)
-    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is no Ray cluster"):
-        cluster_probe.knock(f"127.0.0.1:{port}")
+    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is not a Ray cluster"):
+        cluster_probe.probe(f"127.0.0.1:{port}")
 
 
 def test_large_models_stay_in_memory(nodes: Nodes, tmp_path: Path) -> None:
@@ -267,14 +267,14 @@ def spilled(nodes: Nodes) -> int:
 
 def test_updates_are_read_where_they_lie(nodes: Nodes) -> None:
     task = WritingBowl(50_000, np.float32)
-    with asgd.engines.ray(1, shared_memory=False).start(task, Gradient(), task.initial()) as crew:
-        point = crew.allocate(50_000)
+    with asgd.engines.ray(1, shared_memory=False).start(task, Gradient(), task.initial()) as pool:
+        point = pool.allocate(50_000)
         point[:] = 1.0
         arrived: list[Arrived] = []
         while not arrived:
-            for report in crew.poll(0.2):
+            for report in pool.poll(0.2):
                 if isinstance(report, Joined):
-                    crew.execute(Assign(Job(0, 0, 0, 0, 0, seed=1), point, 0))
+                    pool.execute(Assign(Job(0, 0, 0, 0, 0, seed=1), point, 0))
                 elif isinstance(report, Arrived):
                     arrived.append(report)
         update = arrived[0].update

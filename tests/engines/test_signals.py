@@ -1,4 +1,4 @@
-"""The server is killed, interrupted or told to end: what it leaves behind."""
+"""What a server leaves behind that is killed, interrupted or terminated."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def started(folder: Path, options: str = "") -> Subject:
 
 
 def resumed(folder: Path, least: int) -> None:
-    """It goes on from where it was, and the whole can be replayed."""
+    """The run resumes from its checkpoint, and can be replayed as a whole."""
     [newest, *_] = checkpoints.listed(folder / "run" / "checkpoints")
     saved = checkpoints.read(newest).iteration
     assert saved >= least
@@ -64,7 +64,7 @@ def resumed(folder: Path, least: int) -> None:
 def test_a_killed_server_leaves_no_process_and_no_memory(tmp_path: Path, options: str) -> None:
     with started(tmp_path, options) as subject:
         family = subject.relatives()
-        assert len(family) == 5  # the server, the nursery, three workers
+        assert len(family) == 5  # the server, the fork server, three workers
         for process in family:
             assert "/dev/shm" not in Path(f"/proc/{process}/maps").read_text("utf-8")
         os.kill(subject.process.pid, signal.SIGKILL)

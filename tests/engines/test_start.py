@@ -95,7 +95,7 @@ def test_from_a_module_beside_the_script(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_prints_is_seen(tmp_path: Path) -> None:
-    """Also where nobody reads line by line; in the end workers are killed, and flush nothing then."""
+    """Workers print line by line even into a pipe: they are killed in the end, and do not flush then."""
     program = PROGRAM.replace("        return scaled(x)", "        print('in a worker')\n        return scaled(x)")
     (tmp_path / "program.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -187,7 +187,7 @@ def test_loading_has_a_time() -> None:
         ((2,), {"job_timeout": -1}, "job_timeout = -1"),
         ((2,), {"start_timeout": float("nan")}, "start_timeout = nan"),
         ((2,), {"slowdown": [1, 2, 3]}, r"slowdown = \[1, 2, 3\] has 3 values for 2 workers; give one per worker"),
-        ((2,), {"slowdown": {2: 3}}, r"slowdown = \{2: 3\} names worker 2, who is not there; name workers 0..1"),
+        ((2,), {"slowdown": {2: 3}}, r"slowdown = \{2: 3\} names worker 2, which does not exist; name workers 0..1"),
         ((2,), {"slowdown": [1, 0.5]}, "slowdown = 0.5 makes no worker slower; pass a number of at least 1"),
         ((2,), {"seconds": [0, -1]}, "seconds = -1.0 makes no worker slower; pass a number of at least 0"),
         ((2,), {"seconds": [0, float("inf")]}, "seconds = inf"),

@@ -77,7 +77,7 @@ class Deployment(Programs):
             list(pool.map(lambda command: self.run(*command), commands))
 
     def key(self, name: str) -> None:
-        """A key pair for a SuperNode, which nobody knows yet."""
+        """Make a key pair for a SuperNode that is not registered yet."""
         self.run("sh", "-e", "-c", block("key", ("hospital-1", name)))
 
     def supernode(self, name: str, partition: int, *, role: str = "", port: int = 0) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Flower's own programs for tests: free ports, a home of their own, and nobody left behind."""
+"""Flower's own programs for tests: free ports, a home of their own, and no process left behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ while True:
     if not left:
         break
 """
-"""Kills whoever carries the mark once the test's end of the pipe is closed, also if the test itself was killed."""
+"""Kills every process with the mark once the test's end of the pipe closes, even if the test was killed."""
 
 
 def free_port() -> int:
@@ -153,7 +153,7 @@ class Programs:
         return found
 
     def close(self) -> None:
-        """Kill whoever is left, and see that nobody is."""
+        """Kill every process that is left, and check that none is."""
         deadline = time.monotonic() + 30
         while found := self.relatives():
             assert time.monotonic() < deadline, f"still there: {found}"

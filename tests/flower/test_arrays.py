@@ -1,4 +1,4 @@
-"""Strangers' bytes: either they are the array that was asked for, or they are refused; nothing is allocated."""
+"""Arrays of replies: bytes that do not match the model are refused, and nothing is allocated for them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_whatever_the_bytes_are_the_answer_is_the_array_or_a_refusal(data: st.Da
         (Array("float32", (5,), "numpy.ndarray", b""), r"has shape \(5,\), the model has \(4,\)"),
         (Array("object", (4,), "numpy.ndarray", b""), "is 'object', the model has float32"),
         (Array("nonsense", (4,), "numpy.ndarray", b""), "is 'nonsense', the model has float32"),
-        (Array("float32", (4,), "numpy.ndarray", b"x" * 17), "is no .npy file"),
+        (Array("float32", (4,), "numpy.ndarray", b"x" * 17), "is not an .npy file"),
         (Array("float32", (4,), "numpy.ndarray", b"x" * 16), "takes 16 bytes, 16 and a header are expected"),
         (Array("float32", (4,), "numpy.ndarray", b"x" * 20_000), "takes 20000 bytes"),
         (Array("float32", (4,), "numpy.ndarray", header((2**40,)) + bytes(16)), r"its header says \(1099511627776,\)"),
@@ -157,7 +157,7 @@ def test_statistics_that_would_break_every_client_are_refused(values: np.ndarray
 
 
 def test_models_that_cannot_be_trained_are_refused() -> None:
-    with pytest.raises(BadParameter, match="hold nothing to train"):
+    with pytest.raises(BadParameter, match="have no array to train"):
         Layout.of(record(n=np.array(3)))
     with pytest.raises(BadParameter, match="complex128"):
         Layout.of(record(z=np.zeros(1, np.complex128)))
@@ -184,7 +184,7 @@ def test_the_median_of_huge_statistics_is_finite() -> None:
 
 
 def test_a_header_that_another_thread_spoils_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In CPython 3.11 `ast`, with which NumPy parses a header, raises SystemError now and then in several threads."""
+    """In CPython 3.11 `ast`, with which NumPy parses a header, sometimes raises SystemError in several threads."""
     array, read, spoilt = Array(np.arange(3.0)), npy.read_array_header_1_0, [3]
 
     def busy(*words: Any, **options: Any) -> Any:

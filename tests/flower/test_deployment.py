@@ -46,7 +46,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.mark.skipif(PROXY is None, reason="nginx is not installed; get it with: apt-get install nginx-light")
 def test_the_proxy_lets_clients_reach_the_fleet_alone(federation: Deployment) -> None:
     inside, outside = federation.port, federation.outside
-    # A message that is no protobuf of theirs: the SuperLink refuses it, so it got there.
+    # A message that is not one of their protobufs: the SuperLink refuses it, so it got there.
     assert federation.ask(inside, "/v1/fleet/pull-messages", b"") == federation.ask(
         outside, "/v1/fleet/pull-messages", b""
     )
@@ -71,7 +71,7 @@ def test_the_proxy_lets_clients_reach_the_fleet_alone(federation: Deployment) ->
 
 
 def test_a_federation_from_the_first_job_to_the_last(federation: Deployment) -> None:
-    """One run, as starting it anew for every part would take too long."""
+    """One run for all parts, as starting it for each would take too long."""
     supernodes_of_every_sort(federation)
     killed_and_started_again(federation)
     stopped(federation)
@@ -131,7 +131,7 @@ def killed_and_started_again(here: Deployment) -> None:
     here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end")
     before = here.iteration()
     here.train(minimum=2, resume=True, evaluate=False)
-    here.until(lambda: here.iteration() > before, "the run to go on without its first ServerApp")
+    here.until(lambda: here.iteration() > before, "the run to continue without its first ServerApp")
     assert 0 < here.journal("resumed")[-1]["iteration"] <= before
 
     here.kill(here.processes["superlink"])
@@ -139,7 +139,7 @@ def killed_and_started_again(here: Deployment) -> None:
     before = here.iteration()
     here.superlink()
     here.train(minimum=2, resume=True, evaluate=False, iterations=before + 2)
-    here.until(lambda: len(here.journal("resumed")) == 2, "the run to go on with another SuperLink")
+    here.until(lambda: len(here.journal("resumed")) == 2, "the run to continue with another SuperLink")
     here.until(lambda: here.lines("journal.jsonl")[-1]["event"] == "diagnosed", "the end")
     assert 0 < here.journal("resumed")[-1]["iteration"] <= before
     assert (here.directory / "clients.json").read_text() == known

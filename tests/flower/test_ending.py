@@ -34,7 +34,7 @@ GUARD = 60.0
 
 
 class Later:
-    """Two clients, and an event that is set when they have been asked so many times."""
+    """Two clients, and an event that is set once they have been asked this many times."""
 
     def __init__(self, times: int) -> None:
         self.come = threading.Event()
@@ -139,7 +139,7 @@ def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeyp
         real(path, vector)
 
     monkeypatch.setattr(task, "write_vector", full)
-    with pytest.raises(EngineError, match=r"could not be kept on disk \(.*No space left on device\); make room"):
+    with pytest.raises(EngineError, match=r"could not be written to disk \(.*No space left on device\); free"):
         serve(
             clients(1.0, 2.0),
             ARRAYS,

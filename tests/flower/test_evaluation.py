@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flower.desk import FOREVER, MODEL, Desk, desk
+from flower.bench import FOREVER, MODEL, Bench, bench
 from flower.fake import Held, failing, towards
 from flwr.app import Message
 
@@ -17,36 +17,36 @@ from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
 
 
-def metrics(here: Desk, kind: str) -> list[Any]:
+def metrics(here: Bench, kind: str) -> list[Any]:
     return [note.details for note in here.of(Note, event="client_metrics") if note.details["kind"] == kind]
 
 
-def groups(here: Desk) -> set[str]:
+def groups(here: Bench) -> set[str]:
     return {message.metadata.group_id for message in here.grid.messages}
 
 
 def test_metrics_of_training_are_averaged_between_evaluations() -> None:
-    with desk(towards(1.0), towards(3.0)) as here:
+    with bench(towards(1.0), towards(3.0)) as here:
         for worker in (0, 1, 1):
             here.expect(Arrived, job=here.give(worker))
-        here.crew.measured(3, MODEL)
+        here.pool.measured(3, MODEL)
         here.until(lambda: metrics(here, "train"), "metrics")
         [row] = metrics(here, "train")
         assert (row["clients"], row["replies"], row["examples"]) == (2, 3, 30.0)
         assert row["metrics"] == {"loss": pytest.approx((1 + 9 + 9) / 3)}
         assert not metrics(here, "evaluate")
-        assert here.crew.history == [row]
+        assert here.pool.history == [row]
 
 
 def test_clients_evaluate_while_they_train() -> None:
     held = Held(towards(1.0))
-    with desk(held, towards(3.0), evaluate_config={"lr": 0.0}) as here:
+    with bench(held, towards(3.0), evaluate_config={"lr": 0.0}) as here:
         job = here.give(0)
-        here.crew.measured(5, MODEL)
+        here.pool.measured(5, MODEL)
         here.until(lambda: "evaluate-5-1" in groups(here), "the evaluation")
         assert "evaluate-5-0" not in groups(here)
-        here.crew.measured(6, MODEL)  # waits
-        here.crew.measured(7, MODEL)  # the newest counts
+        here.pool.measured(6, MODEL)  # waits
+        here.pool.measured(7, MODEL)  # the newest counts
         held.gate.set()
         here.expect(Arrived, job=job)
         here.until(lambda: len(metrics(here, "evaluate")) == 2, "both evaluations")
@@ -60,8 +60,8 @@ def test_a_client_that_cannot_evaluate_still_trains() -> None:
     def trains(message: Message) -> Any:
         return failing(message) if message.metadata.message_type == "evaluate" else towards(1.0)(message)
 
-    with desk(trains, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
-        here.crew.measured(0, MODEL)
+    with bench(trains, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
+        here.pool.measured(0, MODEL)
         here.until(lambda: metrics(here, "evaluate"), "metrics")
         [note] = here.of(Note, event="client_metrics")
         assert note.message == (
@@ -77,16 +77,16 @@ def test_the_last_evaluation_is_waited_for() -> None:
     def slow(message: Message) -> Any:
         return next(asked, message) and towards(1.0)(message)
 
-    with desk(slow, towards(3.0), evaluate_config={}) as here:
-        here.crew.measured(9, MODEL)
-        [note] = [note for note in here.crew.finish() if note.event == "client_metrics"]
+    with bench(slow, towards(3.0), evaluate_config={}) as here:
+        here.pool.measured(9, MODEL)
+        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
         assert (note.details["at"], note.details["clients"]) == (9, 2)
 
 
 def test_who_leaves_does_not_hold_up_an_evaluation() -> None:
     held = Held(towards(1.0))
-    with desk(held, towards(3.0), evaluate_config={}) as here:
-        here.crew.measured(9, MODEL)
+    with bench(held, towards(3.0), evaluate_config={}) as here:
+        here.pool.measured(9, MODEL)
         here.until(held.asked.is_set, "the evaluation")
         here.grid.leave(next(iter(here.grid.clients)))
         here.until(lambda: metrics(here, "evaluate"), "the evaluation without it")
@@ -94,10 +94,10 @@ def test_who_leaves_does_not_hold_up_an_evaluation() -> None:
 
 
 def test_who_is_left_out_is_not_asked_to_evaluate() -> None:
-    with desk(failing, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
+    with bench(failing, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
         here.give(0)
         here.expect(Left, worker=0)
-        here.crew.measured(5, MODEL)
+        here.pool.measured(5, MODEL)
         here.until(lambda: metrics(here, "evaluate"), "the evaluation")
         assert metrics(here, "evaluate")[0]["failed"] == 0
         assert "evaluate-5-0" not in groups(here)

@@ -1,4 +1,4 @@
-"""Metrics of clients: whatever they say, the server goes on; what can be averaged is."""
+"""Metrics of clients: any value is survived, and valid metrics are averaged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsgd.flower.client_metrics import MOST, Means, Told, read
+from asyncsgd.flower.messages import MOST, Means, ReportedMetrics, read_metrics
 
 VALUES = st.one_of(
     st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.lists(st.floats(), max_size=3), st.text(max_size=3)
@@ -18,28 +18,28 @@ VALUES = st.one_of(
 
 @given(st.dictionaries(st.text(max_size=90), st.dictionaries(st.text(max_size=90), VALUES, max_size=4), max_size=3))
 def test_anything_may_be_said(records: dict[str, dict[str, Any]]) -> None:
-    told = read(records, "num-examples")
-    if told is not None:
-        assert told.weight > 0
-        assert np.isfinite(list(told.values.values())).all()
+    reported = read_metrics(records, "num-examples")
+    if reported is not None:
+        assert reported.weight > 0
+        assert np.isfinite(list(reported.values.values())).all()
         means = Means()
         for worker in range(3):
-            means.add(worker, told)
+            means.add(worker, reported)
         row = means.row()
         assert np.isfinite([*row["metrics"].values(), row["examples"]]).all()
-        assert all(len(name) <= 100 and name.isprintable() for name in told.values)
+        assert all(len(name) <= 100 and name.isprintable() for name in reported.values)
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.floats(-1e6, 1e6)), min_size=1, max_size=20))
-def test_means_are_weighted(told: list[tuple[int, float]]) -> None:
+def test_means_are_weighted(reported: list[tuple[int, float]]) -> None:
     means = Means()
-    for worker, (examples, value) in enumerate(told):
-        means.add(worker, Told(float(examples), {"loss": value}))
+    for worker, (examples, value) in enumerate(reported):
+        means.add(worker, ReportedMetrics(float(examples), {"loss": value}))
     row = means.row()
-    weights, values = np.array([w for w, _ in told]), np.array([v for _, v in told])
+    weights, values = np.array([w for w, _ in reported]), np.array([v for _, v in reported])
     assert row["metrics"]["loss"] == pytest.approx(np.average(values, weights=weights), rel=1e-9, abs=1e-6)
     assert (row["lowest"]["loss"], row["highest"]["loss"]) == (values.min(), values.max())
-    assert (row["clients"], row["replies"], row["examples"]) == (len(told), len(told), weights.sum())
+    assert (row["clients"], row["replies"], row["examples"]) == (len(reported), len(reported), weights.sum())
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_means_are_weighted(told: list[tuple[int, float]]) -> None:
     ],
 )
 def test_what_cannot_be_averaged_is_left_alone(record: dict[str, Any]) -> None:
-    assert read({"metrics": record}, "num-examples") is None
+    assert read_metrics({"metrics": record}, "num-examples") is None
 
 
 def test_inventing_names_does_not_fill_the_memory() -> None:
     means = Means()
     for number in range(3 * MOST):
-        means.add(0, Told(1.0, {f"name {number}": 1.0}))
+        means.add(0, ReportedMetrics(1.0, {f"name {number}": 1.0}))
     assert len(means.row()["metrics"]) == MOST

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from docs.pages import DOCS
-from flower.desk import MODEL, Desk
+from flower.bench import MODEL, Bench
 from flower.fake import FakeGrid, towards
 from flower.serving import ARRAYS, QUIET
-from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_desk
+from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_bench
 
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import Uniform
@@ -98,16 +98,16 @@ def test_who_hangs_is_left_out_after_ten_times_its_own_median(world: World) -> N
     counts = np.bincount(run.trace.worker, minlength=3)
     assert counts[2] == 5
     assert counts.sum() == 600
-    [last] = [when for when, letter in world.sent if letter.worker == 2][5:]
+    [last] = [when for when, message in world.sent if message.worker == 2][5:]
     # By then it held every job, so others were sent none until it was given up, within a poll of 200 s.
-    idle = [when for when, letter in world.sent if letter.worker != 2 and when > last + 20]
+    idle = [when for when, message in world.sent if message.worker != 2 and when > last + 20]
     assert last + 200 < idle[0] <= last + 200 + 2 * TICK
     assert world.now < last + 1000
 
 
 def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World) -> None:
     world.paces = [steady(1), hangs_after(3, seconds=20)]
-    with virtual_desk(world, towards(1.0), towards(2.0)) as here:
+    with virtual_bench(world, towards(1.0), towards(2.0)) as here:
         for _ in range(3):
             here.expect(Arrived, job=here.give(1))
         began, hanging, behind = world.now, here.give(1), here.give(1)
@@ -117,15 +117,15 @@ def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World
         assert note.message.startswith(f"client 1 is left out until it answers: no answer to job {hanging} in 200 s; ")
         assert here.of(Left) == [Left(1)]
         here.expect(Arrived, job=here.give(0))
-        assert behind not in [letter.number for _, letter in world.sent]
-        [bias] = [note for note in here.crew.finish() if note.event == "bias"]
+        assert behind not in [message.number for _, message in world.sent]
+        [bias] = [note for note in here.pool.finish() if note.event == "bias"]
         assert bias.details == {"left_out": {"1": pytest.approx(world.now - began - 200, abs=1.0)}}
 
 
 def test_a_late_answer_brings_a_client_back_and_gives_it_more_time(world: World) -> None:
     """Its update came too late to be used; what is learned is how long it takes."""
     world.paces = [steady(1), in_turn(20, 500, 500, 500, 3000)]
-    with virtual_desk(world, towards(1.0), towards(2.0), rules=Clients(timeout=10_000)) as here:
+    with virtual_bench(world, towards(1.0), towards(2.0), rules=Clients(timeout=10_000)) as here:
         here.expect(Arrived, job=here.give(1))
         late = here.give(1)
         here.until(lambda: joined(here, 1) == 2, "its return")
@@ -154,13 +154,13 @@ def test_the_run_continues_where_every_first_answer_is_late(world: World) -> Non
     assert len(set(run.trace.worker.tolist())) == 3
 
 
-def joined(here: Desk, worker: int) -> int:
+def joined(here: Bench, worker: int) -> int:
     return sum(worker in report.workers for report in here.of(Joined))
 
 
 def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: World) -> None:
     world.paces = [steady(1), hangs_after(1, seconds=20)]
-    with virtual_desk(world, towards(1.0), towards(2.0), rules=Clients(timeout=1000, max_failures=2)) as here:
+    with virtual_bench(world, towards(1.0), towards(2.0), rules=Clients(timeout=1000, max_failures=2)) as here:
         here.expect(Arrived, job=here.give(1))
         began = world.now
         here.give(1)
@@ -173,17 +173,17 @@ def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: Worl
 
 
 def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> None:
-    from asyncsgd.flower.presence import Roll
+    from asyncsgd.flower.presence import ConnectedNodes
 
     world.paces = [steady(1), hangs_after(1, seconds=20)]
-    with virtual_desk(world, towards(1.0), towards(2.0)) as here:
+    with virtual_bench(world, towards(1.0), towards(2.0)) as here:
         here.expect(Arrived, job=here.give(1))
         here.give(1)
         here.expect(Note, event="silent")
         both = tuple(here.grid.get_nodes())
-        world.put(Roll(world.now, both[:1]))
-        here.until(lambda: not here.crew._members[1].online, "it to be gone")
-        world.put(Roll(world.now + 1, both))
+        world.put(ConnectedNodes(world.now, both[:1]))
+        here.until(lambda: not here.pool._handles[1].online, "it to be gone")
+        world.put(ConnectedNodes(world.now + 1, both))
         here.until(lambda: joined(here, 1) == 2, "its return")
         assert len(here.of(Left)) == 1
 
@@ -236,15 +236,15 @@ def test_patience_is_checked() -> None:
 # ---------------------------------------------------------------------------------------------- evaluation
 
 
-def evaluations(here: Desk) -> list[Any]:
+def evaluations(here: Bench) -> list[Any]:
     return [note for note in here.of(Note, event="client_metrics") if note.details["kind"] == "evaluate"]
 
 
 def test_clients_that_start_slowly_have_not_failed(world: World) -> None:
     """At the first evaluation clients load their libraries and data, some while others have answered."""
     world.paces = [steady(4), in_turn(45, 4), in_turn(95, 4)]
-    with virtual_desk(world, towards(1.0), towards(3.0), towards(5.0), evaluate_config={}) as here:
-        here.crew.measured(0, MODEL)
+    with virtual_bench(world, towards(1.0), towards(3.0), towards(5.0), evaluate_config={}) as here:
+        here.pool.measured(0, MODEL)
         for _ in range(10):
             here.expect(Arrived, job=here.give(0))
         [note] = here.until(lambda: evaluations(here), "the evaluation")
@@ -254,15 +254,15 @@ def test_clients_that_start_slowly_have_not_failed(world: World) -> None:
 
 def test_who_hangs_does_not_hold_up_the_next_evaluation(world: World) -> None:
     world.paces = [hangs_after(1, seconds=20), steady(1)]
-    with virtual_desk(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
         for iteration in (1, 2):
-            here.crew.measured(iteration, MODEL)
+            here.pool.measured(iteration, MODEL)
             here.until(lambda count=iteration: len(evaluations(here)) == count, "the evaluation")
         first, second = evaluations(here)
         assert (first.details["clients"], first.details["failed"]) == (2, 0)
         assert (second.details["clients"], second.details["failed"]) == (1, 1)
         assert "1 failed: no answer in 200 s" in second.message
-        here.crew.measured(3, MODEL)
+        here.pool.measured(3, MODEL)
         here.until(lambda: len(evaluations(here)) == 3, "the next one")
         assert evaluations(here)[2].details["failed"] == 0  # it was not asked
 
@@ -270,9 +270,9 @@ def test_who_hangs_does_not_hold_up_the_next_evaluation(world: World) -> None:
 def test_an_evaluation_does_not_wait_behind_jobs(world: World) -> None:
     """A slow client may have many of them in line."""
     world.paces = [steady(1), steady(10)]
-    with virtual_desk(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
         first, *others = [here.give(1) for _ in range(5)]
-        here.crew.measured(7, MODEL)
+        here.pool.measured(7, MODEL)
         here.until(lambda: evaluations(here), "the evaluation")
         assert [report.job for report in here.of(Arrived)] == [first]
         here.expect(Arrived, job=others[-1])

@@ -110,7 +110,7 @@ def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:
 
 
 def test_without_its_releases_a_run_is_not_gone_on_with(tmp_path: Path) -> None:
-    with pytest.raises(BadRunDirectory, match=r"releases\.jsonl is gone, so nobody can say what ε is; restore it"):
+    with pytest.raises(BadRunDirectory, match=r"releases\.jsonl is missing, so ε is unknown; restore it"):
         Book().open(tmp_path, begun=True)
 
 

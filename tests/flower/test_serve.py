@@ -86,7 +86,7 @@ def test_whole_numbers_and_statistics_are_carried() -> None:
     np.testing.assert_allclose(run.arrays["bn.running_var"].numpy(), 0.3)
     assert run.arrays["bn.num_batches_tracked"].numpy().dtype == np.int64
     assert run.arrays["bn.num_batches_tracked"].numpy() >= 3 * 3
-    assert run.config["notes"][-1].startswith("carried beside the trained arrays")
+    assert run.config["notes"][-1].startswith("not trained, but set to medians")
 
 
 def test_clients_may_send_updates() -> None:
@@ -112,8 +112,8 @@ def test_clients_may_send_updates() -> None:
     [
         ({"method": "fedavg"}, "is a str; call the recipe"),
         ({"iterations": 0}, "iterations = 0 must be an integer"),
-        ({"resume": True}, "resume = True needs a place on disk"),
-        ({"keep_updates": True}, "keep_updates = True needs a place on disk"),
+        ({"resume": True}, "resume = True needs a directory"),
+        ({"keep_updates": True}, "keep_updates = True needs a directory"),
         ({"initial_arrays": [np.zeros(2)]}, "is not an ArrayRecord"),
         ({"seed": "x"}, "seed = 'x' is not an integer"),
         ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
@@ -121,7 +121,7 @@ def test_clients_may_send_updates() -> None:
         ({"evaluate_clients": {"k": None}}, r"evaluate_clients\['k'\] = None cannot be sent by Flower; pass numbers"),
         ({"callbacks": ["ear"]}, "callbacks = 'ear' is not a callback; pass an object of a class derived"),
         ({"callbacks": "ear"}, "callbacks = 'ear' is not a list"),
-        ({"clients": Clients(queue=2)}, "queue = 2 has no meaning with async_sgd"),
+        ({"clients": Clients(queue=2)}, "queue = 2 has no effect with async_sgd"),
         ({"method": asgd.fedavg(1.0, clients=5, ask=7), "clients": Clients(minimum=2)}, "can never be reached by 2"),
     ],
 )
@@ -142,9 +142,9 @@ def test_clients_options_are_checked() -> None:
         ({"minimum": 0}, "minimum = 0"),
         ({"timeout": -1.0}, "timeout = -1.0"),
         ({"pause": 0}, "pause = 0"),
-        ({"patience": 0.5}, "patience = 0.5 gives up every other job of a client; pass a multiple above 1"),
+        ({"patience": 0.5}, "patience = 0.5 would give up every second job of a client; pass a multiple above 1"),
         ({"max_norm": 0.0}, "max_norm = 0.0"),
-        ({"replies": "gradients"}, "replies = 'gradients' is not known"),
+        ({"replies": "gradients"}, "replies = 'gradients' is unknown"),
     ):
         with pytest.raises(BadParameter, match=words):
             Clients(**options)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_local_steps_of_the_method_are_the_clients_own_business() -> None:
         iterations=5,
         **QUIET,
     )
-    assert run.config["notes"][0].startswith("what a job computes is up to the ClientApp: LocalSteps(steps=5")
+    assert run.config["notes"][0].startswith("the ClientApp decides what a job computes: LocalSteps(steps=5")
 
 
 def test_the_last_model_with_finite_metrics_is_kept(tmp_path: Path) -> None:

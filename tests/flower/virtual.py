@@ -1,4 +1,4 @@
-"""Flower clients in virtual time: no thread, no network, and the clock stands still until everybody waits."""
+"""Flower clients in virtual time: no thread, no network, and the clock advances only when all wait."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flower.desk import MODEL, Desk
+from flower.bench import MODEL, Bench
 from flower.fake import Client, FakeGrid
 
 from asyncsgd.core.work import Gradient
 from asyncsgd.flower import client_handle, pool, presence
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.engine import Clients, Flower
-from asyncsgd.flower.presence import Roll
-from asyncsgd.flower.sender import Good, Letter, Post, Trouble
+from asyncsgd.flower.presence import ConnectedNodes
+from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Sender
 
-Pace = Callable[[Letter], float]
-"""Seconds until a client answers this letter; infinity: never."""
+Pace = Callable[[ClientMessage], float]
+"""Seconds until a client answers this message; infinity: never."""
 
 
 class World:
-    """The clock, and what is to come. ``paces`` says how long each client takes."""
+    """The clock and the coming events. ``paces`` gives how long each client takes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.paces: list[Pace] = []
-        self.looks: list[int | None] = [
-            None,
-            None,
-        ]  # clients that each look finds; the run opens when two find the same
-        self.sent: list[tuple[float, Letter]] = []
+        # Clients that each list of nodes has (None: all). The run opens when two lists in a row have the same number.
+        self.looks: list[int | None] = [None, None]
+        self.sent: list[tuple[float, ClientMessage]] = []
         self._ready: deque[Any] = deque()
         self._coming: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
@@ -46,10 +44,10 @@ class World:
         for module in (pool, client_handle, presence):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(pool, "SimpleQueue", lambda: self)
-        monkeypatch.setattr(pool, "Post", lambda grid, inbox: VirtualPost(grid, self))
-        monkeypatch.setattr(pool, "RollCall", lambda grid, inbox: VirtualRollCall(grid, self))
+        monkeypatch.setattr(pool, "Sender", lambda grid, inbox: VirtualSender(grid, self))
+        monkeypatch.setattr(pool, "PresenceWatcher", lambda grid, inbox: VirtualPresence(grid, self))
 
-    # ------------------------------------------------------------------------------------------ the crew's inbox
+    # ------------------------------------------------------------------------------------------ the pool's inbox
 
     def put(self, item: Any, after: float = 0.0) -> None:
         if after:
@@ -73,46 +71,46 @@ class World:
         raise Empty
 
 
-class VirtualPost(Post):
+class VirtualSender(Sender):
     """A client computes its reply at once, and the reply arrives when its time has come."""
 
     def __init__(self, grid: Any, world: World) -> None:
         super().__init__(grid, world)  # type: ignore[arg-type]
         self._world = world
 
-    def send(self, letter: Letter) -> None:
+    def send(self, message: ClientMessage) -> None:
         world = self._world
-        letter.sent_at = world.now
-        world.sent.append((world.now, letter))
-        seconds = world.paces[letter.worker](letter)
-        if seconds >= letter.timeout:
-            world.put((letter, Trouble(3, "expired")), letter.timeout)
+        message.sent_at = world.now
+        world.sent.append((world.now, message))
+        seconds = world.paces[message.worker](message)
+        if seconds >= message.timeout:
+            world.put((message, ErrorReply(3, "expired")), message.timeout)
             return
-        outcome = self._exchange(letter)
-        world.put((letter, replace(outcome, seconds=seconds) if isinstance(outcome, Good) else outcome), seconds)
+        outcome = self._exchange(message)
+        world.put((message, replace(outcome, seconds=seconds) if isinstance(outcome, Good) else outcome), seconds)
 
 
-class VirtualRollCall:
-    """Looks a few times, once a second, and then no more."""
+class VirtualPresence:
+    """Lists the nodes a few times, once a second."""
 
     def __init__(self, grid: Any, world: World) -> None:
         self.interval = 0.0
         for second, found in enumerate(world.looks):
             nodes = sorted(grid.get_nodes(), key=lambda node: node.registered_at)
-            world.put(Roll(second, tuple(nodes[:found])), after=second)
+            world.put(ConnectedNodes(second, tuple(nodes[:found])), after=second)
 
     def close(self, patience: float) -> None:
         pass
 
 
 def steady(seconds: float) -> Pace:
-    return lambda letter: seconds
+    return lambda message: seconds
 
 
 def in_turn(*seconds: float) -> Pace:
     """One after the other; the last one for ever."""
     left = iter(seconds)
-    return lambda letter: next(left, seconds[-1])
+    return lambda message: next(left, seconds[-1])
 
 
 def hangs_after(answers: int, seconds: float) -> Pace:
@@ -120,14 +118,14 @@ def hangs_after(answers: int, seconds: float) -> Pace:
 
 
 @contextmanager
-def virtual_desk(world: World, *clients: Client, rules: Clients | None = None, **options: Any) -> Iterator[Desk]:
-    """A crew in virtual time; jobs are handed out by the test."""
+def virtual_bench(world: World, *clients: Client, rules: Clients | None = None, **options: Any) -> Iterator[Bench]:
+    """A pool in virtual time; jobs are handed out by the test."""
     grid = FakeGrid(clients)
     layout = Layout.of(MODEL)
     x, carried = layout.split(MODEL)
     engine = Flower(len(clients), grid, layout, carried, rules or Clients(), **options)
-    with engine.start(None, Gradient(), x) as team:  # type: ignore[arg-type]
-        here = Desk(team, grid)
+    with engine.start(None, Gradient(), x) as flower_pool:  # type: ignore[arg-type]
+        here = Bench(flower_pool, grid)
         here.step = 1.0
         here.all_join(len(clients))
         yield here

@@ -67,10 +67,10 @@ def call(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seconds": 0.1}, r"seconds = 0\.1 is no list of numbers; give one per worker: \[0\.1\] \* 2"),
-        ({"slowdown": 2}, r"slowdown = 2 is no list of numbers; give one per worker: \[2\] \* 2"),
-        ({"slowdown": "ab"}, r"slowdown = 'ab' is no list of numbers; give one per worker: \[1\] \* 2"),
-        ({"slowdown": [None, 1]}, "is no list of numbers"),
+        ({"seconds": 0.1}, r"seconds = 0\.1 is not a list of numbers; give one per worker: \[0\.1\] \* 2"),
+        ({"slowdown": 2}, r"slowdown = 2 is not a list of numbers; give one per worker: \[2\] \* 2"),
+        ({"slowdown": "ab"}, r"slowdown = 'ab' is not a list of numbers; give one per worker: \[1\] \* 2"),
+        ({"slowdown": [None, 1]}, "is not a list of numbers"),
     ],
 )
 def test_how_slow_workers_are(options: dict[str, Any], words: str) -> None:

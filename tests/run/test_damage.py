@@ -307,9 +307,7 @@ def test_a_limit_on_the_size_of_files_is_one_sentence(tmp_path: Path, method: An
 
 @pytest.mark.processes
 def test_the_limit_holds_for_shared_memory_too(tmp_path: Path) -> None:
-    words = (
-        r"bytes of shared memory for vectors of .* cannot be had \(File too large\); raise the limit .*ulimit -f unl"
-    )
+    words = r"bytes of shared memory for vectors of .* cannot be allocated \(File too large\); raise .*ulimit -f unl"
     with limited(1000), pytest.raises(EngineError, match=words):
         train(tmp_path / "run", engine=asgd.engines.processes(2))
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,9 @@
-"""Where jobs are computed for real: worker processes on this machine, or workers on a Ray cluster."""
+"""Engines compute jobs for real: in worker processes on this machine, or on a Ray cluster.
+
+``base`` is what every engine implements, ``lifecycle`` decides when a worker is started, killed or given up, ``job``
+computes one job in a worker, and ``compression`` rounds updates to 16 bits.
+``_processes`` and ``_ray`` are the two engines.
+"""
 
 from asyncsgd.core.errors import EngineError
 from asyncsgd.engines._processes import Processes, processes

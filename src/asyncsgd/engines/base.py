@@ -1,6 +1,7 @@
-"""What an engine is: something that takes the server's commands and reports events. `asyncsgd.run` drives any of them.
+"""The interface of engines: a pool of workers takes the server's commands and reports what happened.
 
-An `Engine` is a frozen value that says which workers there shall be; ``start`` gives a `WorkerPool` of live ones.
+An `Engine` is a frozen value that describes the workers; ``start`` returns a `WorkerPool` of live ones. `asyncsgd.run`
+drives any engine. One thread calls all methods of a pool: the thread that runs the training loop.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
 
-# --------------------------------------------------------------------------------------------------------------
-# How many threads the numerical libraries use. Two each for two workers on two processors cost a factor 10.
+# Threads of the numerical libraries. Too many are expensive: two workers with two threads each on two processors are
+# ten times slower than with one thread each.
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share(workers: int) -> int:
-    """An equal share of the processors for each worker."""
+    """Return each worker's equal share of the processors, at least 1."""
     return max(1, processors() // max(1, workers))
 
 
 @contextmanager
 def limited(number: int | None) -> Iterator[None]:
-    """Within the block, so many threads for every library that is loaded; None: leave them alone.
+    """Limit every loaded numerical library to this many threads within the block. None changes nothing.
 
-    The same number gives the same order of additions, hence the same bits.
+    The same number of threads gives the same order of additions, and so the same bits.
     """
     if number is None:
         yield
@@ -59,14 +60,13 @@ def limited(number: int | None) -> Iterator[None]:
                 torch.set_num_threads(before)
 
 
-# --------------------------------------------------------------------------------------------------------------
-# Workers that pretend to be slower than they are, for tests and demonstrations.
+# Artificial delays, which make workers slower than they are for tests and demonstrations.
 
 
 def per_worker(
     name: str, given: Sequence[float] | Mapping[int, float] | None, workers: int, nothing: float
 ) -> tuple[float, ...]:
-    """One number for each worker, none below ``nothing``; empty if nobody pretends.
+    """Return one number per worker, each at least ``nothing``; an empty tuple if no delays were given.
 
     >>> per_worker("slowdown", {2: 10}, workers=3, nothing=1.0)
     (1.0, 1.0, 10.0)
@@ -77,14 +77,14 @@ def per_worker(
         unknown = [worker for worker in given if worker not in range(workers)]
         if unknown:
             fix = f"name workers 0..{workers - 1}"
-            raise BadParameter(name, given, f"names worker {unknown[0]}, who is not there", fix)
+            raise BadParameter(name, given, f"names worker {unknown[0]}, which does not exist", fix)
         given = [given.get(worker, nothing) for worker in range(workers)]
     try:
         values = tuple(float(value) for value in given)
     except (TypeError, ValueError) as error:
         each = given if isinstance(given, int | float) else nothing
         raise BadParameter(
-            name, given, "is no list of numbers", f"give one per worker: [{each:g}] * {workers}"
+            name, given, "is not a list of numbers", f"give one per worker: [{each:g}] * {workers}"
         ) from error
     if len(values) != workers:
         raise BadParameter(name, given, f"has {len(values)} values for {workers} workers", "give one per worker")
@@ -96,7 +96,7 @@ def per_worker(
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The user's code raised in a worker, which is fine otherwise. The job is over; ``error`` is the traceback."""
+    """The user's code raised an exception, and the worker still works. The job is over; ``error`` is the traceback."""
 
     job: int
     worker: int
@@ -105,7 +105,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The update of a job cannot be used: NaN, infinity, another length or dtype. The job is over."""
+    """The update of a job cannot be used: it has NaN, infinity, a wrong length or a wrong dtype. The job is over."""
 
     job: int
     worker: int
@@ -114,7 +114,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker process is gone, and why. `Left` follows if it had joined, and `Joined` once it has been replaced."""
+    """A worker process died, with the reason. `Left` follows if it had joined, and `Joined` once it is replaced."""
 
     worker: int
     reason: str
@@ -122,7 +122,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something for the journal that ends no job: an event, its details, and a line for the user if he should know."""
+    """An entry for the journal that does not end a job: event, details, and a line to show the user, if any."""
 
     event: str
     details: Mapping[str, Any]
@@ -130,55 +130,56 @@ class Note:
 
 
 Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note
-"""What a pool can report in ``poll``: events for the server, and what only the loop has to know."""
+"""What a pool can report in ``poll``: events for the server, and facts that only the training loop needs."""
 
 
 class WorkerPool(ABC):
-    """Live workers. Every job ends once: arrived, rejected, failed, lost, cancelled, or with its worker as left.
+    """Live workers. Every job ends exactly once: arrived, rejected, failed, lost, cancelled, or lost with its worker.
 
-    Use it as a context manager; nothing of it is left behind afterwards.
+    Use the pool as a context manager: it leaves no process, thread or memory behind.
     """
 
     dtype: np.dtype[Any]
 
     def allocate(self, n: int) -> Vector:
-        """The next buffer for points, numbered 0, 1, ... as `Assign.slot` counts, where workers can read it.
+        """Return the next buffer for a point, in memory that workers can read.
 
-        ``dtype`` is that of the model the pool was started with. Without shared memory any buffer will do.
+        Buffers are numbered 0, 1, ... like `Assign.slot`. They have the dtype of the model that the pool was started
+        with. An engine without shared memory may return any array.
         """
         return np.empty(n, self.dtype)
 
     @abstractmethod
     def execute(self, command: Command) -> None:
-        """Do what the server says. An assigned job waits behind those that its worker has not finished.
+        """Execute a command of the server. An assigned job waits behind the unfinished jobs of its worker.
 
-        A cancelled job is not reported any more, and is stopped if that is cheap. A job for a worker that has left,
-        or is retired, is dropped: it was assigned before the server had heard of that.
+        A cancelled job is never reported, and is stopped if that is cheap. A job for a worker that has left or is
+        retired is dropped: the server assigned it before it read that report.
         """
 
     @abstractmethod
     def poll(self, timeout: float) -> list[Report]:
-        """What has happened since, in order; waits up to ``timeout`` seconds if that is nothing.
+        """Return what happened since the last call, in order; wait up to ``timeout`` seconds for the first report.
 
-        The update of an `Arrived` may be overwritten from the next call of ``poll`` on, or once it is `used`. Whoever
-        left does not join again within the same list: jobs assigned in between belong to the one that left.
+        The update of an `Arrived` stays valid until the next call of ``poll``, or until `used` releases it. A worker
+        that left does not join again within the same list: jobs assigned in between belong to the process that left.
         """
 
     def used(self, report: Arrived) -> None:
-        """The update is not needed any more. To say so early is optional: its memory can then serve the next job."""
+        """Release an update early, so that its memory can serve the next job. Calling this is optional."""
         return
 
     @abstractmethod
     def retire(self, worker: int) -> None:
-        """Do without this worker from now on. Its jobs are not reported any more, and it is not replaced."""
+        """Remove this worker for good. Its jobs are never reported, and it is not replaced."""
 
     def finish(self) -> list[Note]:
-        """The run is over, and no job is wanted any more: whatever else there is to say. It may take a while."""
+        """Return the last notes, once the run is over and no job is wanted. This may take a while."""
         return []
 
     @abstractmethod
     def close(self) -> None:
-        """Stop all workers and free what they held. Closing twice is harmless."""
+        """Stop all workers and free their memory and descriptors. Closing twice is harmless."""
 
     def __enter__(self) -> Self:
         return self
@@ -191,36 +192,36 @@ class WorkerPool(ABC):
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """Which workers there shall be; a frozen value, so that a run can write down what it used."""
+    """A description of the workers to start. It is a frozen value, so that a run can record what it used."""
 
     workers: int
 
     @abstractmethod
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
-        """Start the workers. ``x`` is a model like the one they will be sent: its length and dtype count."""
+        """Start the workers. ``x`` only shows the length and the dtype of the model that they will be sent."""
 
     @property
     def opening(self) -> str | None:
-        """What to say before the workers start, where that takes many seconds; None: nothing."""
+        """A line to show before the workers start, if starting takes many seconds; None otherwise."""
         return None
 
     @property
     def threads(self) -> int | list[int] | None:
-        """Threads that a gradient is computed with, one number or one per worker, for the replay; None: not known."""
+        """Threads used for one gradient, one number or one per worker; the replay uses them too. None: unknown."""
         return None
 
     def encoding(self, code: str) -> Engine:
-        """Return the same engine with updates sent in this code (`asyncsgd.Method.compressed`), if it can do that."""
+        """Return the same engine with updates sent in this code (see `asyncsgd.Method.compressed`)."""
         kind = type(self).__name__.lower()
         fix = "leave .compressed(...) out, or use asgd.engines.ray(...)"
         raise BadParameter("compressed", code, f"is not possible with the engine {kind}", fix)
 
     @property
     def transport(self) -> str | None:
-        """How updates are rounded on their way (`asyncsgd.engines.compression`), as in the replay; None: not at all."""
+        """The rounding of updates (see `asyncsgd.engines.compression`), which the replay repeats; None: no rounding."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Words and numbers for the record of the run."""
+        """Return the engine's settings as JSON values, for the record of the run."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"engine": type(self).__name__.lower(), **{k: v for k, v in values.items() if v is not None}}

@@ -1,11 +1,11 @@
-"""Updates sent in 16 bits each, with error feedback: what rounding leaves over is added to the worker's next update.
+"""Updates sent with 16 bits per number and error feedback: a worker adds the rounding error to its next update.
 
-With e the rest that a worker keeps, and Q the rounding to float16 (scaled) or bfloat16::
+Let e be the error that a worker keeps, and Q the rounding to float16 (scaled) or bfloat16::
 
-    sent = Q(g + e),   e ← g + e - sent   once the server has used what was sent; else e stays
+    sent = Q(g + e),   e ← g + e - sent   if the server used what was sent; otherwise e stays
 
-So e depends on nothing but the updates of this worker that arrived, in their order, since it last joined. A trace and a
-journal know that, which is why such a run can be replayed to the bit like any other.
+So e depends only on the updates of this worker that arrived since it last joined, and on their order. The trace and the
+journal record both, so such a run can be replayed bit for bit like any other.
 
 Reference: Seide et al. 2014, "1-bit stochastic gradient descent and its application to data-parallel distributed
 training of speech DNNs"; Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression
@@ -24,27 +24,27 @@ from asyncsgd.core.vectors import Vector
 
 TRANSPORTS = ("float16", "bfloat16")
 LARGEST = 14
-"""float16: the largest element of an update is scaled to at least 2^14, and below 2^15: all the range is used, and
-rounding it up is no overflow."""
+"""float16: the largest element of an update is scaled to at least 2^14 and below 2^15. That uses the whole range, and
+rounding up does not overflow."""
 HUGE = 127
-"""The exponent of numbers that would overflow float32 if they were rounded up: they are cut off."""
+"""The exponent of numbers that would overflow float32 when rounded up. Such numbers are cut off."""
 
 
 class Parcel(NamedTuple):
-    """An update on its way: 16 bits per element, and the power of two that they were multiplied by."""
+    """A packed update: 16 bits per element, and the exponent of the power of two that scaled them."""
 
     halves: NDArray[np.uint16]
     exponent: int
 
 
 def check_transport(kind: str | None) -> None:
-    """Refuse what is no transport."""
+    """Raise `BadParameter` unless ``kind`` is a known transport or None."""
     if kind is not None and kind not in TRANSPORTS:
         raise BadParameter("transport", kind, "is unknown", f"pass one of {', '.join(TRANSPORTS)}, or None")
 
 
 class Rounding:
-    """Packs updates of one worker, and keeps its rest e.
+    """Packs the updates of one worker, and keeps its rounding error e.
 
     >>> rounding, unpacking = Rounding("bfloat16", 3, np.float32), Unpacking("bfloat16")
     >>> g, sent = np.array([1.0, 1.003, -1e-9], np.float32), np.empty(3, np.float32)
@@ -63,13 +63,13 @@ class Rounding:
         self._scales = kind == "float16"  # bfloat16 has the range of float32
         self._measure, self._shorten = float16.add_and_measure, getattr(float16, f"to_{kind}")
         self._left: Vector = np.zeros(n, dtype)
-        self._total: Vector = np.zeros(n, dtype)  # after `pack`: the rest, if what was packed is used
+        self._total: Vector = np.zeros(n, dtype)  # after `pack`: the new error, in case the parcel is used
         self._pending = False
         self._halves = np.empty(n, np.uint16)
         self._block = _block(float16.BLOCK)
 
     def pack(self, g: Vector) -> Parcel:
-        """Q(g + e). The next one overwrites it; `settle` says what became of it."""
+        """Return Q(g + e). The next call overwrites it. Call `settle` in between to say whether it was used."""
         largest = self._measure(g, self._left, self._total, *self._block)
         exponent = 0
         if self._scales:
@@ -79,14 +79,14 @@ class Rounding:
         return Parcel(self._halves, exponent)
 
     def settle(self, *, used: bool) -> None:
-        """The server has used the last parcel, or never will."""
+        """Record whether the server used the last parcel. If it did, its rounding error is kept for the next one."""
         if self._pending and used:
             self._left, self._total = self._total, self._left
         self._pending = False
 
 
 class Unpacking:
-    """Writes into a vector what a parcel says."""
+    """Unpacks a parcel into a vector."""
 
     def __init__(self, kind: str) -> None:
         from asyncsgd.compiled import float16
@@ -95,11 +95,11 @@ class Unpacking:
         self._lengthen, self._block = getattr(float16, f"from_{kind}"), _block(float16.BLOCK)
 
     def __call__(self, parcel: Parcel, out: Vector) -> None:
-        """``out`` = what was sent."""
+        """Write the numbers of the parcel to ``out``."""
         self._lengthen(parcel.halves, 2.0**parcel.exponent, out, *self._block)
 
 
 def _block(size: int) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
-    """One block of memory, as float32 and as uint32."""
+    """Return one block of memory as float32 and as uint32."""
     floats = np.empty(size, np.float32)
     return floats, floats.view(np.uint32)

@@ -1,4 +1,4 @@
-"""One job in a worker, the same in every engine: compute the update, check it, and say how that ended."""
+"""One job in a worker, the same for every engine: compute the update, check it, and report how the job ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncsgd.engines.base import limited
 
 
 class Kind(IntEnum):
-    """What a worker reports: that it is ready, or how a job ended."""
+    """What a worker reports: it is ready, or how a job ended."""
 
     READY = 0
     DONE = 1
@@ -33,14 +33,14 @@ class Answer(NamedTuple):
 
     kind: Kind
     value: Any
-    """What `JobRunner.deliver` returned; the text of what went wrong if the job was rejected or failed."""
+    """What `JobRunner.deliver` returned, or the error text of a job that was rejected or failed."""
     seconds: float
-    """How long it took, an artificial delay included."""
+    """Duration of the job, including any artificial delay."""
 
 
 @dataclass(frozen=True)
 class JobRules:
-    """How a worker computes: its threads, and how slow it pretends to be."""
+    """How a worker computes: its threads and its artificial delays."""
 
     threads: int | None = None
     slowdown: float = 1.0
@@ -48,9 +48,9 @@ class JobRules:
 
 
 class JobRunner:
-    """Computes the jobs of one worker, one at a time. Made in the worker's own process, for as long as that lives.
+    """Computes the jobs of one worker, one at a time. It is made in the worker's own process and lives as long.
 
-    An engine overrides `compute` to be able to stop a job, and `deliver` to send the update on its own way.
+    An engine overrides `compute` to be able to stop a job, and `deliver` to send the update in its own way.
 
     >>> from asyncsgd.tasks import quadratic
     >>> runner = JobRunner(quadratic(dim=2, workers=1), Gradient(), worker=0, rules=JobRules())
@@ -67,7 +67,7 @@ class JobRunner:
         self._limits.enter_context(limited(rules.threads))
 
     def __call__(self, point: Vector, seed: int, out: Vector) -> Answer:
-        """Compute one job at ``point``. Nothing that the user's code raises gets out of here.
+        """Compute one job at ``point``. Every exception of the user's code becomes an `Answer`.
 
         Args:
             point: The model, which the user's code cannot write to.
@@ -79,16 +79,16 @@ class JobRunner:
         try:
             value = self.compute(point, seed, out)
             kind = Kind.DONE
-        except Stopped:  # by the server, or by the user's code, which may raise it too
+        except Stopped:  # raised because the server cancelled the job, or by the user's code itself
             kind = Kind.STOPPED
         except BadUpdate as error:
             kind, value = Kind.REJECTED, str(error)
-        except BaseException:  # also SystemExit: a worker lives on whatever the user's code does
+        except BaseException:  # also SystemExit: the user's code must not end the worker
             kind, value = Kind.FAILED, traceback.format_exc()
         return Answer(kind, value, time.perf_counter() - started)
 
     def compute(self, point: Vector, seed: int, out: Vector) -> Any:
-        """Compute, check and deliver the update, then wait as long as this worker pretends to be slow.
+        """Compute, check and deliver the update, then wait for the artificial delay of this worker.
 
         A job that fails does not wait.
         """
@@ -108,6 +108,6 @@ class JobRunner:
         return value
 
     def deliver(self, update: Vector, out: Vector) -> Any:
-        """Put the checked update where the server finds it; what is returned is sent along with the answer."""
+        """Put the checked update where the server reads it. The returned value is sent with the answer."""
         if update is not out:
             np.copyto(out, update)

@@ -1,8 +1,8 @@
 """The life of a worker, without the operating system: no clock, process, thread or Ray.
 
-An engine reports here what happened to its workers (started, ready, answered, died) and how late it is. This module
-decides what the server hears of it and in which order, which jobs are still wanted, and whom to start, ask, stop or
-kill. Every method returns at once. All of them are called by the thread that polls the engine, and by no other.
+An engine reports to this module what happened to its workers (started, ready, answered, died) and passes the time. The
+module decides what the server learns and in which order, which jobs are still wanted, and which workers to start, ask,
+stop or kill. Every method returns at once. Only the thread that polls the engine may call them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from asyncsgd.engines.base import Died, Report
 
 
 class Attendance:
-    """Which workers the server believes to be there, and the next list of reports for it.
+    """The workers that the server believes to be present, and the next list of reports for the server.
 
     ``present`` holds every worker whose last report was ``Joined`` and not ``Left``.
 
     A worker that left must not join again within the same list. The server handles a list report by report, and the
     engine executes the commands at once: a job that the server assigned before it read ``Left`` would otherwise count
-    as a job of the replacement. So a worker that is back too early is *late*: it joins with the next list.
+    as a job of the replacement. So a worker that is back too early is *late*: it joins in the next list.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Attendance:
         self.retired: set[int] = set()
         self.opened = False
         self._reports: list[Report] = []
-        self._left: set[int] = set()  # in the list that is being written
-        self._late: set[int] = set()  # join with the next list, or once attendance is open
+        self._left: set[int] = set()  # workers that left in the list that is being written
+        self._late: set[int] = set()  # workers that join in the next list, or once `open` was called
 
     @property
     def late(self) -> frozenset[int]:
@@ -47,7 +47,7 @@ class Attendance:
         return bool(self._reports)
 
     def open(self) -> None:
-        """Let workers join. All that are there by now join together, in order, so that equal runs begin equally."""
+        """Let workers join. All that are ready join in one report, in order, so that equal runs begin equally."""
         self.opened = True
 
     def begin(self) -> None:
@@ -57,7 +57,7 @@ class Attendance:
             self._join(late)
 
     def came(self, *workers: int) -> None:
-        """Let these workers join: in one report, or with the next list those that have to wait."""
+        """Let these workers join in one report; workers that left in this list join in the next one."""
         now = []
         for worker in workers:
             if worker in self.retired or worker in self.present:
@@ -78,13 +78,13 @@ class Attendance:
             self._reports.append(Left(worker))
 
     def retire(self, worker: int) -> None:
-        """Do without this worker from now on. Nothing is reported: the caller knows."""
+        """Remove this worker for good. Nothing is reported, as the caller asked for it."""
         self.retired.add(worker)
         self.present.discard(worker)
         self._late.discard(worker)
 
     def report(self, report: Report) -> None:
-        """Put a report behind those that are there."""
+        """Append a report to the list."""
         self._reports.append(report)
 
     def take(self) -> list[Report]:
@@ -99,7 +99,7 @@ class Attendance:
 
 
 class Stage(Enum):
-    """How far a worker has come."""
+    """The stage of a worker's process."""
 
     ABSENT = "waits to be started"
     WAITING = "waits for room on a node"
@@ -108,7 +108,7 @@ class Stage(Enum):
 
     @property
     def plural(self) -> str:
-        """The same words for several workers.
+        """The text for several workers.
 
         >>> Stage.LOADING.plural
         'load the task'
@@ -119,43 +119,43 @@ class Stage(Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What an engine grants its workers."""
+    """Time limits, and what happens after a death."""
 
     job_timeout: float | None = None
-    """Seconds that a job may take; None: `longer` times the longest job that was used, at least `least_timeout`."""
+    """Seconds that a job may take. None: `longer` times the longest job that was used, at least `least_timeout`."""
     start_timeout: float = 120.0
     """Seconds that loading the task may take."""
     ahead: int = 2
-    """Jobs that a worker may hold at once: it computes one while the next is on its way. One, if a job depends on what
-    became of the job before it (error feedback, any other state that stays on the worker)."""
+    """Jobs that a worker may hold at once: it computes one while the next is on its way. Use 1 if a job depends on the
+    outcome of the job before it (error feedback, or any other state that stays on the worker)."""
     deaths_in_a_row: int = 5
-    """A worker that dies this often without an answer in between is given up."""
+    """The lifecycle gives up a worker that dies this often without an answer in between."""
     continue_without: bool = False
     """Whether the run continues without a worker that was given up. If not, the run ends."""
     backoff: bool = False
-    """Whether the second death in a row, and every one after it, delays the replacement by 1, 2, 4, ... seconds."""
+    """Whether the second death in a row, and every later one, delays the replacement by 1, 2, 4, ... seconds."""
     silence: float = math.inf
-    """Seconds after which a worker without a job is asked whether it is still there."""
+    """Seconds after which the engine asks a worker without a job whether it is still alive."""
     least_timeout: float = 300.0
     longer: float = 20.0
 
 
 class Worker:
-    """One worker as the lifecycle knows it. An engine may read all of it, and changes none of it."""
+    """The lifecycle's state of one worker. An engine may read every field, and must not change any."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.stage = Stage.ABSENT
         self.waiting: deque[Assign] = deque()  # not sent yet, in order
         self.sent: dict[int, Any] = {}  # job -> what the engine keeps for it; the first one is being computed
-        self.since = 0.0  # when the job being computed was first in line, or the stage began
-        self.heard = 0.0  # when it last answered anything
-        self.asked = False  # whether it is there, and has not answered
+        self.since = 0.0  # when the job being computed became the first in line, or when the stage began
+        self.heard = 0.0  # when the worker last answered anything
+        self.asked = False  # whether an `Ask` has not been answered yet
         self.deaths = 0  # in a row, without an answer to a job in between
         self.reason = ""  # of its last death
-        self.condemned = ""  # why the engine is killing it
-        self.start_at = 0.0  # not before
-        self.last_used = -1  # job of the last update it delivered, as long as the server uses it
+        self.condemned = ""  # why the engine is killing it; empty if it is not
+        self.start_at = 0.0  # no replacement starts before this time
+        self.last_used = -1  # job of its last update; -1 if there is none, or if the server will not use it
 
     @property
     def first(self) -> int:
@@ -172,7 +172,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kill this worker, unless the engine finds that it has answered. ``reason`` is for `Lifecycle.condemn`."""
+    """Kill this worker, unless the engine finds an answer that it has not read yet. Pass ``reason`` to `condemn`."""
 
     worker: int
     reason: str
@@ -180,14 +180,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask this worker, which has nothing to do, whether it is still there."""
+    """Ask this worker, which has no job, whether it is still alive."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Tell this worker again that the job it computes was cancelled: the first message may have been missed."""
+    """Signal this worker again that the job it computes was cancelled: it may have missed the first signal."""
 
     worker: int
     job: int
@@ -199,12 +199,12 @@ Action: TypeAlias = Start | Kill | Ask | Stop
 class Lifecycle(Attendance):
     """Jobs, deaths and time-outs of workers that the engine itself starts.
 
-    The engine pulls jobs with `peek` and `sent`, as only the engine knows whether it has room for one. Times are
+    The engine pulls jobs with `peek` and `sent`, because only the engine knows whether it has room for one. Times are
     seconds of any clock that never goes back.
 
-    The order within a poll matters. First `begin`, then every answer that is there, then `tick`: the server may have
-    been busy for longer than a job may take, and a worker that answered meanwhile is in time. What a worker said
-    before it died is handed in before its death.
+    The order within a poll matters. First call `begin`, then pass in every answer that can be read, then call `tick`:
+    the server may have been busy for longer than a job may take, and a worker that answered meanwhile is in time.
+    Likewise, pass in the last answers of a dead worker before its death.
     """
 
     def __init__(self, workers: int, rules: Rules, now: float = 0.0) -> None:
@@ -214,13 +214,13 @@ class Lifecycle(Attendance):
         self.longest = 0.0
         """Seconds of the longest job whose update was reported."""
         self.alone_since = now
-        """The last time at which a worker was known to be there, or was loading the task."""
-        self._wanted: dict[int, Worker] = {}  # job -> who has it; the server waits for these and no others
+        """The last time at which some worker was ready or was loading the task."""
+        self._wanted: dict[int, Worker] = {}  # job -> its worker, for exactly the jobs that the server waits for
 
     # ------------------------------------------------------------------------------------------ from the server
 
     def assign(self, command: Assign) -> bool:
-        """Queue a job. False: its worker left, the server is about to hear so, and the job goes with the worker."""
+        """Queue a job. Return False if its worker left: the server is about to read that, and drops the job itself."""
         number = command.job.worker
         if number not in self.present:
             return False
@@ -234,7 +234,7 @@ class Lifecycle(Attendance):
         job = command.job.id
         owner = self.workers[command.job.worker]
         if owner.last_used == job:
-            owner.last_used = -1  # reported in this list, but cancelled by a report before it: it will not be used
+            owner.last_used = -1  # its update is in this list, but an earlier report made the server cancel the job
         worker = self._wanted.pop(job, None)
         if worker is None:
             return None
@@ -248,7 +248,7 @@ class Lifecycle(Attendance):
         return job in self._wanted
 
     def dismiss(self, worker: int) -> None:
-        """Retire a worker. Its process may still answer and die, which changes nothing any more."""
+        """Retire a worker. Its process may still answer and die, which has no effect."""
         self.retire(worker)
         self._disown(self.workers[worker])
 
@@ -262,15 +262,15 @@ class Lifecycle(Attendance):
         return None
 
     def sent(self, worker: int, kept: Any, now: float) -> bool:
-        """The job of `peek` was sent; ``kept`` comes back with its answer.
+        """Record that the job of `peek` was sent. `answered` returns ``kept`` with the answer.
 
-        Returns whether the job that this worker was sent before ended with an update that the server used. State that
-        stays on the worker (error feedback) needs it, and needs ``ahead = 1``: only then is that job over by now. It is
-        False for the first job of a process.
+        Returns whether the worker's previous job ended with an update that the server used. State that stays on the
+        worker (error feedback) needs to know, and needs ``ahead = 1``: only then is the previous job over by now. The
+        result is False for the first job of a process.
         """
         it = self.workers[worker]
         if not it.sent:
-            it.since = now  # it is first in line, even behind a question that has not been answered
+            it.since = now  # the job is first in line, even if an `Ask` has not been answered yet
         it.sent[it.waiting.popleft().job.id] = kept
         used, it.last_used = it.last_used >= 0, -1
         return used
@@ -278,34 +278,37 @@ class Lifecycle(Attendance):
     # ------------------------------------------------------------------------------------------ from the workers
 
     def started(self, worker: int, now: float, stage: Stage = Stage.LOADING) -> None:
-        """Its process is being started; call it again for the next stage."""
+        """Record that the engine starts a process for this worker. Call it again when the next stage begins."""
         it = self.workers[worker]
         it.stage, it.since, it.heard = stage, now, now
 
     def ready(self, worker: int, now: float) -> None:
-        """It has loaded the task. That alone does not end its deaths in a row: a task may kill at its first job."""
+        """Record that the worker has loaded the task.
+
+        This does not reset its deaths in a row, as a task may kill its worker at the first job every time.
+        """
         it = self.workers[worker]
         it.stage, it.since, it.heard = Stage.READY, now, now
         self.came(worker)
 
     def heard(self, worker: int, now: float) -> None:
-        """It answered, but not to a job."""
+        """Record an answer that does not belong to a job."""
         it = self.workers[worker]
         it.heard = it.since = now
         it.asked = False
 
     def answered(self, worker: int, job: int, now: float, seconds: float | None = None) -> tuple[Any, bool]:
-        """It has finished a job. Return what `sent` kept, and whether the server still waits for the job.
+        """Record that a job is finished. Return what `sent` kept, and whether the server still waits for the job.
 
         Args:
-            worker: Its number.
-            job: The job, the oldest of those that were sent.
-            now: The time.
-            seconds: How long it computed, if there is an update; None if the job failed, was stopped or rejected.
+            worker: The worker's number.
+            job: The job, which is the oldest of those that were sent.
+            now: The current time.
+            seconds: How long the worker computed; None if the job failed, was stopped or was rejected.
         """
         it = self.workers[worker]
         kept = it.sent.pop(job)
-        it.heard = it.since = now  # the next job is first in line from now on
+        it.heard = it.since = now  # the next job becomes the first in line
         it.asked = False
         it.deaths = 0
         wanted = self._wanted.pop(job, None) is not None
@@ -316,17 +319,17 @@ class Lifecycle(Attendance):
         return kept, wanted
 
     def condemn(self, worker: int, reason: str) -> None:
-        """The engine kills it: this reason, not the exit status, is reported with its death."""
+        """Record why the engine kills this worker: the report of its death gives this reason, not the exit status."""
         self.workers[worker].condemned = reason
 
     def died(self, worker: int, reason: str, now: float) -> bool:
-        """Its process is gone, and its jobs with it. Return whether to start another at once.
+        """Record that the worker's process died, and drop its jobs. Return whether to start a replacement at once.
 
         If not, the worker is retired, or `tick` asks for a start later. Raises `EngineError` if the run has to end.
         """
         it = self.workers[worker]
         if it.stage not in (Stage.ABSENT, Stage.WAITING):
-            self.alone_since = now  # it was there until now, however long the server has not looked
+            self.alone_since = now  # the process counts as alive until now, even if the server was busy for long
         self._disown(it)
         it.sent.clear()
         it.stage, it.asked, it.last_used = Stage.ABSENT, False, -1
@@ -335,14 +338,14 @@ class Lifecycle(Attendance):
             return False
         it.deaths += 1
         given_up = it.deaths >= self.rules.deaths_in_a_row
-        words = f"died {it.deaths} times in a row without finishing a job"
-        suffix = f"; it has {words}: the run continues without it" if given_up and self.rules.continue_without else ""
+        often = f"died {it.deaths} times in a row without finishing a job"
+        suffix = f"; it has {often}: the run continues without it" if given_up and self.rules.continue_without else ""
         self.report(Died(worker, it.reason + suffix))
         self.went(worker)
         if given_up:
             if not self.rules.continue_without:
                 fix = "if memory ran out, use fewer workers or a smaller batch"
-                raise EngineError(f"worker {worker} {words}: at last it {it.reason}; {fix}")
+                raise EngineError(f"worker {worker} {often}: at last it {it.reason}; {fix}")
             self.retire(worker)
             if len(self.retired) == len(self.workers):
                 raise EngineError(f"no worker is left; the last one, worker {worker}, {it.reason}")
@@ -359,7 +362,7 @@ class Lifecycle(Attendance):
         return self.rules.job_timeout or max(self.rules.least_timeout, self.rules.longer * self.longest)
 
     def tick(self, now: float) -> list[Action]:
-        """Return what to do now, worker by worker. A killed worker is proposed again until it is condemned or dead."""
+        """Return what to do now, worker by worker. `Kill` is returned again until the worker is condemned or dead."""
         actions: list[Action] = []
         for it in self.workers:
             if it.stage not in (Stage.ABSENT, Stage.WAITING):
@@ -382,7 +385,7 @@ class Lifecycle(Attendance):
         return actions
 
     def _disown(self, worker: Worker) -> None:
-        """The server does not wait for any job of this worker. Those that were sent may still be answered."""
+        """Drop every job of this worker. The worker may still answer jobs that were sent."""
         for job in (*worker.sent, *(assign.job.id for assign in worker.waiting)):
             self._wanted.pop(job, None)
         worker.waiting.clear()

@@ -1,8 +1,12 @@
-"""Any Flower app made asynchronous: ``asgd.flower.serve(grid, arrays, method, iterations=...)`` in its ServerApp.
+"""Asynchronous training in any Flower app. Its ServerApp calls ``asgd.flower.serve(grid, arrays, method, ...)``.
 
-``serving`` the call · ``preparing`` what it looks at first · ``task`` what the server knows of the task · ``queues`` a
-bound on waiting jobs · ``privacy`` the ε spent · ``farewell`` saved before Flower ends it. The clients are
-`asyncsgd.flower.engine`. Needs the extra ``flower``.
+``serving`` has the call itself; ``engine`` and ``pool`` turn clients into workers; ``client_handle`` is the data about
+one client. ``presence`` finds out which clients are connected, ``messages`` builds and reads messages, and ``sender``
+sends them. ``arrays`` turns named arrays into one vector, ``task`` is the server's part of the task,
+``client_evaluation`` evaluates on clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes
+the ε spent.
+
+Needs the extra ``flower``.
 """
 
 from asyncsgd.flower.engine import Clients

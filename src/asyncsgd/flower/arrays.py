@@ -1,4 +1,16 @@
-"""Arrays that a stranger sent: looked at where they lie, so that no claim in them is ever believed or allocated."""
+"""Named arrays as one flat vector and back: Flower's ArrayRecord, and the server's x.
+
+Arrays of floating-point numbers are *trained*: they make up the vector. Two kinds are *carried* beside it, as steps
+along differences make no sense for them:
+
+- statistics of data, such as a BatchNorm layer's running mean and variance: a step could make a variance negative;
+- integers and booleans, such as a BatchNorm layer's count of batches.
+
+Clients receive the median of the carried arrays that clients returned last, so that one dishonest client cannot set it.
+
+Arrays of a reply come from outside. The server checks their claimed shape, dtype and size against the model before it
+uses them, reads them in place, and never allocates memory or unpickles anything because of a claim.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +27,15 @@ from numpy.typing import NDArray
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
 
-# --------------------------------------------------------------------------------------------------------------
-# Named arrays as one flat vector and back: what Flower calls an ArrayRecord, what the server calls x.
-# Arrays of floating-point numbers are *trained*: they make up the vector. Two kinds are *carried* beside it, as a rule
-# for updates makes no sense for them:
-# - statistics of data, such as a BatchNorm layer's running mean and variance: stepping along differences can make a
-#   variance negative;
-# - whole numbers and booleans, such as its count of batches.
-# Clients are sent the median of what clients returned last, so that a single liar cannot set it.
-
-
 Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")
 STATISTICS = ("*running_mean", "*running_var")
-"""How PyTorch calls them."""
+"""PyTorch's names of BatchNorm statistics."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One array: its place in the flat vector, or how it is carried beside it."""
+    """One array: its slice of the vector, or None if it is carried beside the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,7 +44,7 @@ class Part:
     rule: Literal["trained", "statistic", "whole"]
 
     def check(self, values: NDArray[Any]) -> None:
-        """Refuse carried numbers that would break every client."""
+        """Raise `BadReply` for carried values that would break every client."""
         if self.rule == "statistic":
             if not np.isfinite(values).all():
                 raise BadReply(f"array {self.name!r} holds NaN or infinity")
@@ -56,11 +58,11 @@ class Layout:
 
     parts: tuple[Part, ...]
     dtype: np.dtype[Any]
-    """Of the vector: float64 if any array is, else float32. Arrays of another dtype are rounded when they are sent."""
+    """Dtype of the vector: float64 if any array has it, else float32. Other arrays are rounded when they are sent."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS) -> Layout:
-        """The layout of a model that we trust: the initial arrays."""
+        """Return the layout of the initial arrays, which are trusted."""
         parts: list[Part] = []
         start = 0
         for name, array in record.items():
@@ -70,7 +72,7 @@ class Layout:
             if dtype.kind in "iub":
                 parts.append(Part(name, shape, dtype, None, "whole"))
             elif dtype.name not in FLOATS:
-                fix = f"pass arrays of {', '.join(FLOATS)}, whole numbers or booleans"
+                fix = f"pass arrays of {', '.join(FLOATS)}, integers or booleans"
                 raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
             elif any(fnmatchcase(name, pattern) for pattern in statistics):
                 parts.append(Part(name, shape, dtype, None, "statistic"))
@@ -80,7 +82,7 @@ class Layout:
                 start = stop
         if start == 0:
             fix = "pass the model's arrays: ArrayRecord(model.state_dict())"
-            raise BadParameter("initial_arrays", list(record), "hold nothing to train", fix)
+            raise BadParameter("initial_arrays", list(record), "have no array to train", fix)
         wide = any(part.place and part.dtype == np.float64 for part in parts)
         return cls(tuple(parts), np.dtype(np.float64 if wide else np.float32))
 
@@ -91,11 +93,11 @@ class Layout:
 
     @property
     def carried(self) -> tuple[Part, ...]:
-        """What is not in the vector."""
+        """The arrays that are not in the vector."""
         return tuple(part for part in self.parts if part.place is None)
 
     def split(self, record: Mapping[str, Any]) -> tuple[Vector, dict[str, NDArray[Any]]]:
-        """(the vector, what is carried) of a model that we trust."""
+        """Return (the vector, the carried arrays) of a trusted model."""
         x: Vector = np.empty(self.size, self.dtype)
         carried = {}
         for part in self.parts:
@@ -107,7 +109,7 @@ class Layout:
         return x, carried
 
     def join(self, x: Vector, carried: Arrays) -> Any:
-        """The ``flwr.app.ArrayRecord`` of a vector and of what is carried."""
+        """Return the ``flwr.app.ArrayRecord`` of a vector and the carried arrays."""
         from flwr.app import Array, ArrayRecord
 
         record = ArrayRecord()
@@ -119,7 +121,7 @@ class Layout:
         return record
 
     def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The arrays that a stranger sent, as views, if they are this model's; raises `BadReply`."""
+        """Return the arrays of a reply as views. Raise `BadReply` unless they match this model."""
         known = {part.name for part in self.parts}
         if record.keys() != known:
             wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
@@ -128,9 +130,9 @@ class Layout:
         return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in self.parts}
 
     def difference(self, sent: Vector, returned: Arrays) -> Vector:
-        """``x_sent - x_returned``, with x_sent as it was sent: in the dtype of each array."""
+        """Return ``x_sent - x_returned``, with x_sent rounded as it was sent, to the dtype of each array."""
         update: Vector = np.empty(self.size, self.dtype)
-        with np.errstate(all="ignore"):  # whatever is not finite is refused as such
+        with np.errstate(all="ignore"):  # values that are not finite are refused later
             for part in self.parts:
                 if part.place is not None:
                     before = sent[part.place].astype(part.dtype, copy=False)
@@ -138,7 +140,7 @@ class Layout:
         return update
 
     def gather(self, returned: Arrays) -> Vector:
-        """The vector that a client returned, where clients send updates instead of models."""
+        """Return a client's arrays as one vector, for clients that send updates instead of models."""
         update: Vector = np.empty(self.size, self.dtype)
         for part in self.parts:
             if part.place is not None:
@@ -146,7 +148,7 @@ class Layout:
         return update
 
     def keep(self, returned: Arrays) -> dict[str, NDArray[Any]]:
-        """What is carried, checked and copied out of a reply."""
+        """Return checked copies of the carried arrays of a reply."""
         kept = {}
         for part in self.carried:
             part.check(returned[part.name])
@@ -155,16 +157,16 @@ class Layout:
 
 
 HEADER = 10_000
-"""Bytes that the header of an array may take; NumPy's own bound."""
+"""Largest header of an array in bytes, which is NumPy's own limit."""
 NUMPY = "numpy.ndarray"
-"""How Flower calls the one kind of serialization that it has."""
+"""Flower's name of its only serialization."""
 
 
 def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The numbers of one Flower array, without a copy, if it is what we sent: this shape, this dtype, this many bytes.
+    """Return the numbers of one Flower array without a copy, if it has this shape, this dtype and the right size.
 
-    ``array`` is a ``flwr.app.Array``: .npy bytes, with its dtype and shape beside them. Both sets of claims must be
-    true. Nothing is unpickled, and the only memory taken is for the header.
+    ``array`` is a ``flwr.app.Array``: .npy bytes, with a dtype and a shape beside them. Both the .npy header and the
+    values beside it must match. Nothing is unpickled, and only the header is copied.
 
     >>> from types import SimpleNamespace
     >>> lie = SimpleNamespace(dtype="float32", shape=(3,), stype="numpy.ndarray", data=b"")
@@ -190,22 +192,22 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """An array as the bytes of an .npy file, with one copy; Flower's own way makes three of them.
+    """Return an array as the bytes of an .npy file, with one copy. Flower's own function makes three.
 
     >>> np.load(BytesIO(npy_bytes(np.arange(6.0), (2, 3), np.dtype("float32"))))
     array([[0., 1., 2.],
            [3., 4., 5.]], dtype=float32)
     """
     header = BytesIO()
-    words = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(header, words)
+    fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(header, fields)
     numbers = np.ascontiguousarray(values, dtype).reshape(-1)
     return b"".join((header.getvalue(), numbers.view(np.uint8).data))
 
 
 TRIES = 5
-"""How often a header is read. NumPy parses it with `ast`, which in CPython 3.11 raises SystemError now and then where
-another thread does so too, and replies are read in several threads: a good reply would be refused."""
+"""Attempts to read a header. NumPy parses it with `ast`, which in CPython 3.11 sometimes raises SystemError if another
+thread parses at the same time. Several threads read replies, so a single attempt could refuse a good reply."""
 
 
 def _header(name: str, data: bytes, tries: int = TRIES) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -218,13 +220,13 @@ def _header(name: str, data: bytes, tries: int = TRIES) -> tuple[tuple[int, ...]
         if tries > 1:
             return _header(name, data, tries - 1)
         raise BadReply(f"array {name!r} cannot be parsed ({error})") from error
-    except Exception as error:  # whatever a stranger's bytes make the parser say
-        raise BadReply(f"array {name!r} is no .npy file ({type(error).__name__})") from error
+    except Exception as error:  # a client's bytes may cause any error in the parser
+        raise BadReply(f"array {name!r} is not an .npy file ({type(error).__name__})") from error
     return shape, fortran, kind, file.tell()
 
 
 def _same(claimed: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype is this one, in either order of bytes."""
+    """Return whether a claimed dtype is this one, in either byte order."""
     try:
         return bool(np.dtype(claimed).newbyteorder("=") == dtype)
     except (TypeError, ValueError):

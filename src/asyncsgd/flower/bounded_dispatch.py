@@ -1,4 +1,4 @@
-"""Algorithm 2's draws, with a bound on how many jobs wait for one client."""
+"""The dispatch rules of Algorithm 2 with a bound on the jobs of one client."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from asyncsgd.core.validate import count
 
 @dataclass(frozen=True)
 class _Bounded(Dispatch):
-    """Counts the jobs of every client, running and waiting.
+    """A rule that counts the jobs of every client, running and waiting, and bounds them.
 
-    Without a bound jobs pile up at slow clients, and fast ones run out of work. Where the bound is reached, slow
-    clients get fewer jobs than their share: the price of not waiting for them.
+    Without a bound, jobs pile up at slow clients, and fast clients run out of work. With a bound, slow clients get
+    fewer jobs than their share: this is the price of not waiting for them.
     """
 
     queue: int = 2
@@ -52,7 +52,7 @@ class _Bounded(Dispatch):
         return picked
 
     def choose(self, state: State) -> int:
-        """The next client; there is one with room."""
+        """Draw the next client. At least one client has room."""
         raise NotImplementedError
 
 
@@ -77,7 +77,7 @@ class BoundedShuffled(_Bounded, Shuffled):
 
 
 def bounded(dispatch: Dispatch, queue: int | None) -> Dispatch:
-    """The same rule with a bound, if one is given and the rule lets jobs wait.
+    """Return the same rule with a bound, if one is given and the rule lets jobs wait.
 
     >>> bounded(Uniform(8), 4)
     BoundedUniform(concurrency=8, sample_early=False, queue=4)
@@ -86,21 +86,21 @@ def bounded(dispatch: Dispatch, queue: int | None) -> Dispatch:
     if not isinstance(dispatch, Uniform | Shuffled) or type(dispatch) not in kinds:
         return dispatch
     if queue is None or queue >= dispatch.concurrency:
-        return dispatch  # nothing is bounded
+        return dispatch  # the bound can never be reached
     return kinds[type(dispatch)](concurrency=dispatch.concurrency, sample_early=dispatch.sample_early, queue=queue)
 
 
 def bias_of(dispatch: Dispatch) -> str | None:
-    """What the bound does to slow clients, if there is one.
+    """Return a note on what the bound does to slow clients; None if there is no bound.
 
     >>> bias_of(bounded(Uniform(8), 2))
-    'no client has more than 2 jobs at once: far slower clients count less; leave queue out for equal shares'
+    'no client has more than 2 jobs at once: much slower clients contribute less; leave queue out for equal shares'
     """
     if not isinstance(dispatch, BoundedUniform | BoundedShuffled):
         return None
-    return f"{dispatch.favours_fast}: far slower clients count less; leave queue out for equal shares"
+    return f"{dispatch.favours_fast}: much slower clients contribute less; leave queue out for equal shares"
 
 
 def may_queue(dispatch: Dispatch) -> bool:
-    """Whether the rule gives jobs to clients that are busy."""
+    """Return whether the rule gives jobs to busy clients."""
     return isinstance(dispatch, Uniform | Shuffled)

@@ -1,8 +1,15 @@
-"""What is written to clients, and how their replies are read. Nothing in a reply is believed."""
+"""The content of messages to clients, and the reading of their replies. Every value in a reply is checked.
+
+Each message has a thread of its own (see `sender`), which builds its content and reads its reply. So several threads
+use `MessageWriter` at once. They share the carried arrays, which the polling thread replaces as a whole and never
+changes in place, and a cache of records, where at worst two threads build the same record.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,51 +18,144 @@ from asyncsgd.core.errors import BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
-from asyncsgd.flower import client_metrics
 from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_handle import WorkerHandle
-from asyncsgd.flower.sender import Letter
+from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.flower.task import Memory
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
+MOST = 100
+"""Largest number of metrics in one reply. A reply with more is not averaged."""
+LONGEST = 80
+"""Largest number of characters in a metric's name."""
+EXAMPLES, LARGEST = 1e9, 1e100
+"""Largest credible number of examples, and of a metric. A reply beyond them is not averaged: it would outweigh all."""
+
+
+@dataclass(frozen=True)
+class ReportedMetrics:
+    """The metrics of one reply, and their weight in the average."""
+
+    weight: float
+    values: dict[str, float]
+
+
+def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetrics | None:
+    """Return the metrics of a reply, with lists spread out as ``name.0``, ``name.1``; None if they cannot be averaged.
+
+    The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside:
+    if they are too many, too long or not finite, the reply is not averaged.
+
+    >>> read_metrics({"metrics": {"num-examples": 20, "loss": 0.5, "per class": [0.1, 0.9]}}, "num-examples")
+    ReportedMetrics(weight=20.0, values={'loss': 0.5, 'per class.0': 0.1, 'per class.1': 0.9})
+    >>> read_metrics({"metrics": {"num-examples": -1, "loss": 0.5}}, "num-examples") is None
+    True
+    """
+    found: dict[str, float] = {}
+    for record in records.values():
+        for name, value in record.items():
+            several = isinstance(value, list)
+            for place, number in enumerate(value[: MOST + 1] if several else [value]):
+                found[f"{name}.{place}" if several else name] = number
+            if len(found) > MOST:
+                return None
+    weight = found.pop(weighted_by, 1.0)
+    names = all(len(name) <= LONGEST and name.isprintable() for name in found)
+    try:
+        values = {name: float(number) for name, number in found.items()}
+        weight = float(weight)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= EXAMPLES:
+        return None  # also for NaN, as every comparison with it is false
+    return ReportedMetrics(weight, values) if values else None
+
+
+@dataclass
+class Means:
+    """Weighted means, and the lowest and highest value, of what several clients reported."""
+
+    clients: set[int] = field(default_factory=set)
+    replies: int = 0
+    examples: float = 0.0
+    _sums: dict[str, tuple[float, float]] = field(default_factory=dict)  # name -> (Σ w v, Σ w)
+    _lowest: dict[str, float] = field(default_factory=dict)
+    _highest: dict[str, float] = field(default_factory=dict)
+
+    def add(self, worker: int, reported: ReportedMetrics) -> None:
+        """Add one reply."""
+        self.clients.add(worker)
+        self.replies += 1
+        self.examples += reported.weight
+        for name, value in reported.values.items():
+            if name not in self._sums and len(self._sums) >= MOST:
+                continue  # clients that invent names must not fill the memory
+            total, weight = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = total + reported.weight * value, weight + reported.weight
+            self._lowest[name] = min(value, self._lowest.get(name, value))
+            self._highest[name] = max(value, self._highest.get(name, value))
+
+    def row(self) -> dict[str, Any]:
+        """Return the means as a row for the journal.
+
+        >>> means = Means()
+        >>> means.add(0, ReportedMetrics(1.0, {"accuracy": 0.5}))
+        >>> means.add(1, ReportedMetrics(3.0, {"accuracy": 0.9}))
+        >>> means.row()["metrics"], means.row()["lowest"]
+        ({'accuracy': 0.8}, {'accuracy': 0.5})
+        """
+        return {
+            "clients": len(self.clients),
+            "replies": self.replies,
+            "examples": self.examples,
+            "metrics": {name: total / weight for name, (total, weight) in self._sums.items()},
+            "lowest": dict(self._lowest),
+            "highest": dict(self._highest),
+        }
+
+
 SHARED = 2
-"""Versions whose records are at hand: jobs of one version share one, as it is costly to make."""
+"""Number of versions whose records are cached. Jobs of one version share a record, as it is costly to build."""
 
 
-class Letters:
-    """Writes them in the words of Flower's own strategies, so that stock ClientApps understand."""
+class MessageWriter:
+    """Builds messages in the format of Flower's own strategies, so that stock ClientApps understand them."""
 
     def __init__(self, engine: Flower, memory: Memory, like: Vector) -> None:
         self._engine, self._layout, self._rules = engine, engine.layout, engine.clients
         self._memory, self._like = memory, like
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
-    def train(self, member: WorkerHandle, assign: Assign) -> Letter:
-        """The letter of a job; its point stays as it is until the job ends."""
+    def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
+        """Return the message of a job. The server does not change the job's point until the job ends."""
         job, point = assign.job, assign.point
 
         def content() -> Any:
             record = self._record((job.version, assign.slot), point)
             return _content(record, self._engine.train_config, job.version + 1)
 
-        def read(content: Any) -> tuple[Vector, Arrays, client_metrics.Told | None]:
-            return self._read(content, point, member.number, job.id)
+        def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
+            return self._read(content, point, handle.number, job.id)
 
-        return Letter(member.number, member.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id)
+        return ClientMessage(
+            handle.number, handle.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id
+        )
 
-    def evaluate(self, member: WorkerHandle, iteration: int, record: Any) -> Letter:
-        """The letter that asks for metrics of a model."""
+    def evaluate(self, handle: WorkerHandle, iteration: int, record: Any) -> ClientMessage:
+        """Return the message that asks a client to evaluate a model."""
 
         def content() -> Any:
             return _content(record, self._engine.evaluate_config or {}, iteration)
 
-        def read(content: Any) -> client_metrics.Told | None:
-            return client_metrics.read(content.metric_records, self._rules.weighted_by)
+        def read(content: Any) -> ReportedMetrics | None:
+            return read_metrics(content.metric_records, self._rules.weighted_by)
 
-        group = f"evaluate-{iteration}-{member.number}"
-        return Letter(member.number, member.node, "evaluate", group, content, self._rules.timeout, read, iteration)
+        group = f"evaluate-{iteration}-{handle.number}"
+        return ClientMessage(
+            handle.number, handle.node, "evaluate", group, content, self._rules.timeout, read, iteration
+        )
 
     def _record(self, key: tuple[int, int], point: Vector) -> Any:
         record = self._records.get(key)
@@ -67,7 +167,7 @@ class Letters:
 
     def _read(
         self, content: Any, point: Vector, worker: int, job: int
-    ) -> tuple[Vector, Arrays, client_metrics.Told | None]:
+    ) -> tuple[Vector, Arrays, ReportedMetrics | None]:
         if len(content.array_records) != 1:
             raise BadReply(f"the reply has {len(content.array_records)} sets of arrays, one is expected")
         arrays = self._layout.read(next(iter(content.array_records.values())))
@@ -86,7 +186,7 @@ class Letters:
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
-        return update, carried, client_metrics.read(content.metric_records, self._rules.weighted_by)
+        return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
 
     def _check_length(self, length: float, what: str) -> None:
         bound = self._rules.max_norm

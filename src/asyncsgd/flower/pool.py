@@ -1,4 +1,16 @@
-"""The connected clients, seen from the server: who has which job, who failed, who is left out for a while."""
+"""The server's side of Flower clients: their jobs, their failures, and who is left out for a while.
+
+Threads: the polling thread (the training loop) owns all state of the pool. Every other thread only puts an item into
+the inbox, a thread-safe queue, and the polling thread handles it in its next poll:
+
+- one thread per message sends it and waits for the reply (`sender`),
+- one thread asks for the connected nodes again and again (`presence`),
+- the thread that evaluates calls `measured`, and any thread or signal handler may call `stop`.
+
+A client process belongs to Flower: the pool can neither stop nor restart it. If a client hangs or fails too often, the
+pool reports that the worker left, and ignores what it still sends for those jobs. If the server ends, the threads end
+with it, as they are daemons, and no other process reads the replies that come later.
+"""
 
 from __future__ import annotations
 
@@ -13,63 +25,74 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.arrays import Arrays
-from asyncsgd.flower.client_evaluation import Evaluations, Measured, told
+from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
 from asyncsgd.flower.client_handle import Patience, WorkerHandle, bias
-from asyncsgd.flower.client_metrics import Means
-from asyncsgd.flower.error_text import EXPIRED, OFFLINE, UNDELIVERED, meaning
-from asyncsgd.flower.messages import Letters
-from asyncsgd.flower.presence import SELDOM, Reminder, Roll, RollCall, Roster, is_simulated
-from asyncsgd.flower.sender import Good, Letter, Outcome, Over, Post, Refused, Trouble, Unkept, Unwritten
+from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.presence import SELDOM, ClientNumbers, ConnectedNodes, PresenceWatcher, Reminder, is_simulated
+from asyncsgd.flower.sender import (
+    EXPIRED,
+    OFFLINE,
+    UNDELIVERED,
+    ClientMessage,
+    ErrorReply,
+    Good,
+    NotBuilt,
+    NotStored,
+    Outcome,
+    Refused,
+    RunEnded,
+    Sender,
+    meaning,
+)
 from asyncsgd.flower.task import Memory
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
 LAST = 60.0
-"""Seconds that the end of a run waits for clients that evaluate, at most."""
+"""Longest wait at the end of a run for clients that evaluate, in seconds."""
 CLOSING = 5.0
-"""Seconds that threads in the middle of a call get to end."""
+"""Seconds that threads in the middle of a call get to end when the pool closes."""
 
 
 class FlowerPool(WorkerPool):
-    """Clients of a Flower grid. Each is sent one message at a time; replies come in through one queue."""
+    """Clients of a Flower grid. Each gets one message at a time; all replies come through one queue."""
 
     def __init__(self, engine: Flower, x: Vector) -> None:
         self._engine, self._rules = engine, engine.clients
         self.dtype = x.dtype
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._post = Post(engine.grid, self._inbox)
-        self._roster = Roster(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
+        self._sender = Sender(engine.grid, self._inbox)
+        self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
-        self._letters = Letters(engine, self._memory, x)
-        self._evaluations = Evaluations(self._letters)
+        self._writer = MessageWriter(engine, self._memory, x)
+        self._evaluations = Evaluations(self._writer)
         self._patience = Patience(self._rules)
-        self._members: dict[int, WorkerHandle] = {}
-        self._live: dict[int, Letter] = {}  # job -> its letter
-        # Only the polling thread touches it. The threads that wait for replies or look for nodes write to the inbox.
+        self._handles: dict[int, WorkerHandle] = {}
+        self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
-        self._told = Means()  # since the last evaluation
-        self._seen = -1  # nodes at the last look
+        self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._seen = -1  # number of connected nodes in the last list
         self._reminder = Reminder(engine.workers)
         self._fatal: EngineError | None = None
         self._closed = False
         self.history: list[dict[str, Any]] = []
-        """What clients have reported, averaged, in order."""
-        self._roll = RollCall(engine.grid, self._inbox)
+        """The averaged metrics of clients, in order."""
+        self._presence = PresenceWatcher(engine.grid, self._inbox)
 
     # ------------------------------------------------------------------------------------------ for the run
 
     def execute(self, command: Command) -> None:
         job = command.job
-        member = self._members.get(job.worker)
+        handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
-            # If it is not present, the server is about to hear that it left, and the job goes with it.
-            if member is not None and job.worker in self._attendance.present:
-                letter = self._live[job.id] = self._letters.train(member, command)
-                member.waiting.append(letter)
-                self._send(member)
-        elif member is not None and (given := self._live.pop(job.id, None)) is not None:
-            member.drop(given)
+            # If the client is not present, the server is about to read that it left, and drops the job itself.
+            if handle is not None and job.worker in self._attendance.present:
+                message = self._live[job.id] = self._writer.train(handle, command)
+                handle.waiting.append(message)
+                self._send(handle)
+        elif handle is not None and (given := self._live.pop(job.id, None)) is not None:
+            handle.drop(given)
 
     def poll(self, timeout: float) -> list[Report]:
         if self._fatal is not None:
@@ -82,7 +105,7 @@ class FlowerPool(WorkerPool):
         self._memory.save(now)
         self._evaluate()
         self._drain(0.0 if self._attendance.pending else timeout)
-        self._give_up()  # last: a server that was busy must not take its own time for a client's
+        self._give_up()  # last, after all replies: time for which the server was busy must not count for a client
         return self._attendance.take()
 
     def _drain(self, timeout: float) -> None:
@@ -95,15 +118,15 @@ class FlowerPool(WorkerPool):
 
     def retire(self, worker: int) -> None:
         self._attendance.retire(worker)
-        self._leave(self._members[worker])
+        self._leave(self._handles[worker])
 
     def finish(self) -> list[Note]:
         reports: list[Report] = []
-        for letter in self._live.values():
-            self._members[letter.worker].drop(letter)
+        for message in self._live.values():
+            self._handles[message.worker].drop(message)
         self._live.clear()
         self._drain(0.0)
-        self._note(self._told_since())
+        self._note(self._training_note())
         deadline = time.monotonic() + min(self._evaluations.patience, LAST)
         while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
             try:
@@ -113,220 +136,226 @@ class FlowerPool(WorkerPool):
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        return [report for report in (*reports, *bias(self._members.values())) if isinstance(report, Note)]
+        return [report for report in (*reports, *bias(self._handles.values())) if isinstance(report, Note)]
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._roll.close(CLOSING)
-        self._post.close(CLOSING)
+        self._presence.close(CLOSING)
+        self._sender.close(CLOSING)
         self._memory.save(math.inf)
 
     # ------------------------------------------------------------------------------------------ for the task
 
     @property
     def carried(self) -> Arrays:
-        """The arrays that are not in the vector, as clients are sent them now."""
+        """The arrays that are not in the vector, as the next message will contain them."""
         return self._memory.carried
 
     @property
     def evaluates(self) -> bool:
-        """Whether clients do so too."""
+        """Whether clients evaluate too."""
         return self._engine.evaluate_config is not None
 
     def stop(self, why: str) -> None:
-        """End the run as if Flower had: it is saved, and the next poll raises. From any thread, and from a signal."""
-        self._inbox.put((None, Over(why)))
+        """End the run as if Flower had ended it: the next poll raises, and the loop saves a checkpoint.
+
+        Any thread and any signal handler may call this: it only puts an item into the inbox.
+        """
+        self._inbox.put((None, RunEnded(why)))
 
     def measured(self, iteration: int, record: Any) -> None:
-        """The server has evaluated a model, in any thread: let the clients do so too, if that was asked for."""
+        """Let clients evaluate the model that the server has evaluated, if they should. Any thread may call this."""
         self._inbox.put(Measured(iteration, record))
 
-    # ------------------------------------------------------------------------------------------ what has happened
+    # ------------------------------------------------------------------------------------------ items of the inbox
 
     def _take(self, item: Any) -> None:
         match item:
-            case Roll():
+            case ConnectedNodes():
                 self._look_at(item)
             case Note():
                 self._note([item])
             case Measured(iteration=iteration, record=record):
-                self._note(self._told_since())
+                self._note(self._training_note())
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
-            case (_, Over(reason=reason)):
-                fix = "start it again, with resume=True to go on from the checkpoint"
+            case (_, RunEnded(reason=reason)):
+                fix = "start it again with resume=True to continue from the checkpoint"
                 self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
-            case (_, Unkept(reason=reason)):
-                fix = "make room and go on with resume=True"
-                self._fatal = EngineError(f"an update could not be kept on disk ({reason}); {fix}")
-            case (letter, Unwritten(reason=reason)):
-                self._fatal = EngineError(f"no message to client {letter.worker} could be made ({reason}); mend it")
-            case (letter, outcome):
-                self._answered(letter, outcome)
+            case (_, NotStored(reason=reason)):
+                fix = "free some disk space and continue with resume=True"
+                self._fatal = EngineError(f"an update could not be written to disk ({reason}); {fix}")
+            case (message, NotBuilt(reason=reason)):
+                fix = "check train_config and evaluate_clients"
+                self._fatal = EngineError(
+                    f"the message to client {message.worker} could not be built ({reason}); {fix}"
+                )
+            case (message, outcome):
+                self._answered(message, outcome)
 
-    def _answered(self, letter: Letter, outcome: Outcome) -> None:
-        member = self._members[letter.worker]
-        was_current = member.current is letter  # else of a time before it left
-        was_silent = was_current and member.heard()
+    def _answered(self, message: ClientMessage, outcome: Outcome) -> None:
+        handle = self._handles[message.worker]
+        was_current = handle.current is message  # else the message is from before the client left
+        was_silent = was_current and handle.heard()
         if was_current:
-            member.current = None
+            handle.current = None
         if isinstance(outcome, Good):
-            self._patience.took(letter.worker, letter.kind, outcome.seconds)
-        if letter.kind == "evaluate":
-            self._note(self._evaluations.answered(letter, outcome))
+            self._patience.took(message.worker, message.kind, outcome.seconds)
+        if message.kind == "evaluate":
+            self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
         else:
-            self._live.pop(letter.number, None)
-            self._trained(member, letter, outcome)
-        if was_current and isinstance(outcome, Trouble) and outcome.code == OFFLINE:
-            self._lose(member)
-            member.doubtful = True
+            self._live.pop(message.number, None)
+            self._trained(handle, message, outcome)
+        if was_current and isinstance(outcome, ErrorReply) and outcome.code == OFFLINE:
+            self._lose(handle)
+            handle.doubtful = True
         elif was_silent:
-            if isinstance(outcome, Trouble) and outcome.code in EXPIRED:
-                self._failed(member, "it did not answer")
+            if isinstance(outcome, ErrorReply) and outcome.code in EXPIRED:
+                self._failed(handle, "it did not answer")
             self._join()
-        self._send(member)
+        self._send(handle)
 
-    def _trained(self, member: WorkerHandle, letter: Letter, outcome: Outcome) -> None:
-        job, worker = letter.number, letter.worker
+    def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
+        job, worker = message.number, message.worker
         match outcome:
-            case Good(value=(update, carried, said), seconds=seconds):
+            case Good(value=(update, carried, metrics), seconds=seconds):
                 self._evaluations.took(seconds)
-                member.failures = member.pauses = 0
-                if letter.wanted:
+                handle.failures = handle.pauses = 0
+                if message.wanted:
                     self._memory.take(worker, carried)
-                    if said is not None:
-                        self._told.add(worker, said)
+                    if metrics is not None:
+                        self._train_means.add(worker, metrics)
                     self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)
-            case Trouble(code=code, reason=why) if code in EXPIRED:
+            case ErrorReply(code=code, reason=why) if code in EXPIRED:
                 late = f"client {worker} did not answer job {job} in {self._rules.timeout:g} s"
                 why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
                 report = Lost(job)
-            case Trouble(code=code, reason=why):
+            case ErrorReply(code=code, reason=why):
                 report = Failed(job, worker, f"{meaning(code)}: {why}")
-        if letter.wanted and not (isinstance(outcome, Trouble) and outcome.code == OFFLINE):
+        if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
             self._attendance.report(report)
-            self._failed(member, why)
+            self._failed(handle, why)
 
     # ------------------------------------------------------------------------------------------ coming and going
 
     def _online(self) -> list[WorkerHandle]:
         retired = self._attendance.retired
-        return [member for member in self._members.values() if member.online and member.number not in retired]
+        return [handle for handle in self._handles.values() if handle.online and handle.number not in retired]
 
-    def _look_at(self, roll: Roll) -> None:
-        here = self._roster.number(roll.nodes)
+    def _look_at(self, connected: ConnectedNodes) -> None:
+        here = self._numbers.number(connected.nodes)
         for worker, node in here.items():
-            member = self._members.get(worker)
-            if member is None:
-                self._members[worker] = WorkerHandle(worker, node.node_id)
-                self._attendance.report(Note("client", {"worker": worker, "node": self._roster.name(worker)}))
-            elif not member.online and roll.began > member.left_at:
-                member.online, member.node = True, node.node_id
-                if member.doubtful:
-                    self._failed(member, "it was said to be offline, and is connected")
-        for member in self._members.values():
-            if member.number not in here:
-                self._lose(member)
-            member.doubtful = member.doubtful and roll.began <= member.left_at
+            handle = self._handles.get(worker)
+            if handle is None:
+                self._handles[worker] = WorkerHandle(worker, node.node_id)
+                self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
+            elif not handle.online and connected.began > handle.left_at:
+                handle.online, handle.node = True, node.node_id
+                if handle.doubtful:
+                    self._failed(handle, "Flower reported it offline, but it is connected")
+        for handle in self._handles.values():
+            if handle.number not in here:
+                self._lose(handle)
+            handle.doubtful = handle.doubtful and connected.began <= handle.left_at
         if not self._attendance.opened:
-            # Nodes come one by one: the run begins once there are enough, and as many as a moment ago.
+            # Nodes connect one by one: begin once there are enough, and no more have come since the last list.
             if len(here) >= self._engine.workers and len(here) == self._seen:
                 self._attendance.open()
             self._seen = len(here)
         if self._attendance.opened:
-            self._roll.interval = SELDOM
+            self._presence.interval = SELDOM
             self._join()
             self._evaluate()
 
     def _join(self) -> None:
-        self._attendance.came(*sorted(member.number for member in self._online() if not member.out))
+        self._attendance.came(*sorted(handle.number for handle in self._online() if not handle.out))
 
-    def _lose(self, member: WorkerHandle) -> None:
-        """It is offline. Whatever it was doing is lost, should it come back."""
-        if not member.online:
+    def _lose(self, handle: WorkerHandle) -> None:
+        """Record that the client is offline. Its current message is lost, even if the client comes back."""
+        if not handle.online:
             return
-        member.online = False
-        if member.number in self._attendance.present:
-            self._attendance.report(Died(member.number, "is not connected any more"))
-        self._leave(member)
-        member.heard()
-        member.current = None
-        member.waiting.clear()
-        self._note(self._evaluations.gone(member.number))
+        handle.online = False
+        if handle.number in self._attendance.present:
+            self._attendance.report(Died(handle.number, "is not connected any more"))
+        self._leave(handle)
+        handle.heard()
+        handle.current = None
+        handle.waiting.clear()
+        self._note(self._evaluations.gone(handle.number))
 
-    def _leave(self, member: WorkerHandle) -> None:
-        """Report that it left, if it was present. Its jobs are over."""
-        self._attendance.went(member.number)
-        member.leave(time.monotonic())
-        for job in [job for job, letter in self._live.items() if letter.worker == member.number]:
+    def _leave(self, handle: WorkerHandle) -> None:
+        """Report that the client left, if it was present, and drop its jobs."""
+        self._attendance.went(handle.number)
+        handle.leave(time.monotonic())
+        for job in [job for job, message in self._live.items() if message.worker == handle.number]:
             del self._live[job]
 
-    def _failed(self, member: WorkerHandle, why: str) -> None:
-        """Who fails again and again is left out for a while, longer each time."""
-        member.failures += 1
-        if member.failures < self._rules.max_failures:
+    def _failed(self, handle: WorkerHandle, why: str) -> None:
+        """Count a failure. Leave out a client that keeps failing for a while, longer each time."""
+        handle.failures += 1
+        if handle.failures < self._rules.max_failures:
             return
-        self._attendance.report(member.pause(self._rules.pause, why))
-        member.failures = self._rules.max_failures - 1  # it gets one chance
-        self._leave(member)
-        self._note(self._evaluations.gone(member.number))
+        self._attendance.report(handle.pause(self._rules.pause, why))
+        handle.failures = self._rules.max_failures - 1  # after the pause, one more failure is enough
+        self._leave(handle)
+        self._note(self._evaluations.gone(handle.number))
         online = self._online()
         if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
-            fix = "mend the ClientApp and go on with resume=True"
-            self._fatal = EngineError(f"every client fails, at last client {member.number}: {why}; {fix}")
+            fix = "fix the ClientApp and continue with resume=True"
+            self._fatal = EngineError(f"every client fails; the last was client {handle.number}: {why}; {fix}")
 
     def _give_up(self) -> None:
-        """Leave out who takes far longer than usual, so that a client that hangs does not hold the jobs behind it.
+        """Leave out clients that take much longer than usual, so that a client that hangs does not hold its jobs.
 
-        A client cannot be stopped. It keeps its message, as it could not begin another; once it answers, or Flower
-        gives the message up, it joins again.
+        A client cannot be stopped. It keeps its current message, as it could not begin another one. It joins again once
+        it answers, or once Flower gives up the message.
         """
         now = time.monotonic()
-        for member in self._members.values():
-            letter = member.current
-            if letter is None or member.number in self._attendance.retired or member.silent_since is not None:
+        for handle in self._handles.values():
+            message = handle.current
+            if message is None or handle.number in self._attendance.retired or handle.silent_since is not None:
                 continue
-            allowed = self._patience.allowed(member.number, letter.kind)
-            if now - letter.sent_at <= allowed:
+            allowed = self._patience.allowed(handle.number, message.kind)
+            if now - message.sent_at <= allowed:
                 continue
-            what = f"job {letter.number}" if letter.kind == "train" else f"the evaluation of model {letter.number}"
-            self._attendance.report(member.silence(what, allowed))
-            self._leave(member)
-            self._note(self._evaluations.silent(member.number, allowed))
+            what = f"job {message.number}" if message.kind == "train" else f"the evaluation of model {message.number}"
+            self._attendance.report(handle.silence(what, allowed))
+            self._leave(handle)
+            self._note(self._evaluations.silent(handle.number, allowed))
 
     def _welcome_back(self, now: float) -> None:
-        due = [member for member in self._members.values() if member.back_at is not None and member.back_at <= now]
-        for member in due:
-            member.back_at = None
+        due = [handle for handle in self._handles.values() if handle.back_at is not None and handle.back_at <= now]
+        for handle in due:
+            handle.back_at = None
         if due and self._attendance.opened:
             self._join()
 
-    # ------------------------------------------------------------------------------------------ small things
+    # ------------------------------------------------------------------------------------------ helpers
 
-    def _send(self, member: WorkerHandle) -> None:
-        if (letter := member.next()) is not None:
-            self._post.send(letter)
+    def _send(self, handle: WorkerHandle) -> None:
+        if (message := handle.next()) is not None:
+            self._sender.send(message)
 
     def _evaluate(self) -> None:
-        if not self._attendance.opened:  # else the first model would be evaluated by those who happen to be there first
+        if not self._attendance.opened:  # else only the clients that connect first would evaluate the first model
             return
-        for member in self._evaluations.begin(member for member in self._online() if not member.out):
-            self._send(member)
+        for handle in self._evaluations.begin(handle for handle in self._online() if not handle.out):
+            self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
         self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         for note in notes:
             self._attendance.report(note)
 
-    def _told_since(self) -> list[Note]:
-        means, self._told = self._told, Means()
-        return [told(means)] if means.replies else []
+    def _training_note(self) -> list[Note]:
+        means, self._train_means = self._train_means, Means()
+        return [training_note(means)] if means.replies else []

@@ -1,12 +1,12 @@
-"""What differential privacy has cost so far: contributions are counted, a maintained accountant does the rest.
+"""The ε spent by differential privacy: this module counts contributions, and Google's dp-accounting computes ε.
 
-The server adds N(0, (zG)²) to every sum of clipped updates. A client whose updates are in c_1, c_2, ... of the sums
-(c_f updates in sum f) changes them by at most c_f·G each. Gaussian mechanisms with sensitivities c_f compose to one
-with multiplier z / √(Σ c_f²), so ε of a client follows from its own counts, and the run's ε is that of the client who
-contributed most. Nothing is assumed about who is drawn: no amplification by sampling, which an asynchronous server
-cannot promise.
+The server adds N(0, (zG)²) to every sum of clipped updates. A client with c_f updates in sum f changes that sum by at
+most c_f·G. Gaussian mechanisms with sensitivities c_f compose to one with multiplier z / √(Σ c_f²). So the ε of a
+client follows from its own counts, and the run's ε is that of the client that contributed most. Nothing is assumed
+about which clients are drawn: an asynchronous server cannot promise the amplification by sampling.
 
-A release is on the disk before its model exists. What a crash takes back has been seen all the same: it stays counted.
+A release is on disk before its model exists. A crash may undo the model, but clients may have seen it, so the release
+stays counted.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from asyncsgd.run.noise_log import RELEASES, Ledger
 
 @dataclass(frozen=True)
 class Privacy:
-    """What a run guarantees every client against everyone who sees its models; the server itself is trusted."""
+    """The guarantee of a run to every client against anyone who sees its models. The server itself is trusted."""
 
     epsilon: float
     delta: float
     noise_multiplier: float
     clip: float
     contributions: float
-    """√(Σ c_f²) of the client who contributed most."""
+    """√(Σ c_f²) of the client that contributed most."""
 
     def __str__(self) -> str:
         return f"ε = {self.epsilon:.3g} at δ = {self.delta:g} (noise multiplier {self.noise_multiplier:g})"
 
 
 class Book:
-    """Every release there has been, also those that a resume took back: a line per noised sum. Pickled, it is empty."""
+    """All releases, one line per sum with noise, including those that a resume undid. Pickling gives an empty book."""
 
     def __init__(self) -> None:
         self.squares: dict[int, int] = {}
@@ -51,22 +51,22 @@ class Book:
         self._ledger: Ledger | None = None
 
     def open(self, folder: Path, *, begun: bool) -> None:
-        """Go on with the releases of a directory, and write those to come there."""
+        """Read the earlier releases of a directory, and write further releases there."""
         if begun and not (folder / RELEASES).exists():
-            fix = "restore it from a backup, or begin a run in another directory"
-            raise BadRunDirectory(f"{folder / RELEASES} is gone, so nobody can say what ε is; {fix}")
+            fix = "restore it from a backup, or start a run in another directory"
+            raise BadRunDirectory(f"{folder / RELEASES} is missing, so ε is unknown; {fix}")
         self._ledger = Ledger(folder / RELEASES)
         for row in self._ledger.rows:
             self._count({int(worker): int(times) for worker, times in row["clients"].items()})
 
     def released(self, version: int, clients: Mapping[int, int]) -> None:
-        """These are in the sum that makes the next model; returns once that is on the disk."""
+        """Record whose updates are in the sum of the next model. Return once the record is on disk."""
         if self._ledger is not None:
             self._ledger.add({"version": version + 1, "clients": {str(worker): n for worker, n in clients.items()}})
         self._count(clients)
 
     def close(self) -> None:
-        """No more releases; a replay with the same method makes none."""
+        """Stop recording: a replay with the same method releases nothing."""
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -80,13 +80,13 @@ class Book:
 
     @property
     def most(self) -> float:
-        """√(Σ c_f²) of the client who contributed most."""
-        return math.sqrt(max(list(self.squares.values()), default=0))  # a copy, as an evaluation's thread asks too
+        """√(Σ c_f²) of the client that contributed most."""
+        return math.sqrt(max(list(self.squares.values()), default=0))  # a copy: the evaluating thread reads it too
 
 
 @dataclass(frozen=True)
 class Count(Transform):
-    """Leaves updates as they are, and counts whose are in which sum."""
+    """A transform that does not change updates. It counts each client's updates in each sum."""
 
     size: int
     book: Book = field(repr=False, compare=False, default_factory=Book)
@@ -107,7 +107,7 @@ class Count(Transform):
 
 @dataclass(frozen=True)
 class Accountant:
-    """Says what has been spent."""
+    """Computes the ε spent."""
 
     noise_multiplier: float
     clip: float
@@ -115,14 +115,14 @@ class Accountant:
     book: Book
 
     def spent(self) -> Privacy:
-        """Up to now."""
+        """Return the ε and δ spent so far."""
         most = self.book.most
         epsilon = gaussian_epsilon(self.noise_multiplier / most, self.delta) if most else 0.0
         return Privacy(epsilon, self.delta, self.noise_multiplier, self.clip, most)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """ε of one Gaussian mechanism, by the Rényi accountant of Google's dp-accounting (an upper bound)."""
+    """Return an upper bound on the ε of one Gaussian mechanism, by the Rényi accountant of Google's dp-accounting."""
     import dp_accounting
 
     event = dp_accounting.GaussianDpEvent(noise_multiplier)
@@ -131,11 +131,11 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def watched(method: Method, delta: float) -> tuple[Method, Accountant | None]:
-    """The method with its contributions counted, if it adds noise."""
+    """Return the method with contributions counted, and an accountant; (method, None) if it adds no noise."""
     gather = method.aggregation
     if not isinstance(gather, Buffer) or not gather.noise:
         return method, None
-    import dp_accounting  # noqa: F401 - it takes seconds to load, and had better be missing now than later
+    import dp_accounting  # noqa: F401 - if it is missing, fail now and not at the first evaluation
 
     positive("delta", delta)
     if delta >= 1:

@@ -1,7 +1,13 @@
-"""Letters to clients: one thread pushes each and waits for its reply, and all replies end in one queue.
+"""Messages to clients: one thread sends each message and waits for its reply, and all replies go to one queue.
 
 Flower has no call that waits for the next reply, and one slow upload blocks ``pull_messages`` for seconds. So every
-letter has a thread of its own, and nobody but that thread ever asks for its reply.
+message has a thread of its own, and only that thread pulls its reply. The thread builds the content, sends it, pulls
+until the reply is there, checks the reply, and puts one (message, outcome) into the inbox. It touches nothing else of
+the pool: the polling thread reads the inbox and changes all state. An exception in a thread becomes an outcome too, so
+that no message is lost silently.
+
+The inbox may hold the reply of a client that has left meanwhile, or of a cancelled job. The polling thread sorts them
+out (``ClientMessage.wanted`` and ``WorkerHandle.current``).
 """
 
 from __future__ import annotations
@@ -14,38 +20,75 @@ from queue import SimpleQueue
 from typing import Any
 
 from asyncsgd.core.errors import NotKept, WorkerError
-from asyncsgd.flower.error_text import SUPERLINKS, UNDELIVERED, clean
+
+LONGEST = 2000
+
+
+def clean(text: Any) -> str:
+    r"""Return a client's text without control characters, cut to its end: a traceback ends with the error.
+
+    >>> clean("\x1b[2Jgone")
+    '?[2Jgone'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in str(text)[-LONGEST:])
+
+
+UNDELIVERED = -1
+"""A code of our own for a message that the SuperLink did not accept."""
+EXPIRED = (UNDELIVERED, 3, 4)
+"""Codes for a message or a reply that is gone. Most often its time-to-live has ended."""
+OFFLINE = 5
+SUPERLINKS = (*EXPIRED, OFFLINE)
+"""Codes that only the SuperLink may send. A client cannot know them about itself."""
+CODES = {
+    0: "an unknown error",
+    1: "the ClientApp cannot be loaded",
+    2: "the ClientApp raised an exception",
+    6: "a mod of the ClientApp refused",
+    7: "the app bundle is invalid",
+    8: "the ClientApp ended without a reply",
+}
+
+
+def meaning(code: int) -> str:
+    """Return the meaning of one of Flower's error codes.
+
+    >>> meaning(2), meaning(99)
+    ('the ClientApp raised an exception', 'error 99')
+    """
+    return CODES.get(code, f"error {code}")
+
 
 SOONEST, LATEST = 0.05, 2.0
-"""Seconds between two questions whether the reply is there: a twentieth of the time that it has taken so far."""
+"""Shortest and longest pause, in seconds, between two pulls of a reply. A pause is 1/20 of the time waited so far."""
 TRIES = 5
-"""How often in a row asking may fail on the way to the SuperLink; Flower itself tries for long before it says so."""
+"""Consecutive failed pulls after which a reply counts as lost. Flower itself tries for long before a pull fails."""
 
 
 @dataclass(eq=False)
-class Letter:
-    """What one client is to do."""
+class ClientMessage:
+    """A message to one client, and what is needed to read its reply."""
 
     worker: int
     node: int
     kind: str
-    """``"train"`` or ``"evaluate"``, Flower's words."""
+    """``"train"`` or ``"evaluate"``, as Flower names them."""
     group: str
-    """Makes the message one of its kind, as Flower's message ids are hashes of the content."""
+    """Makes the message unique, as Flower's message ids are hashes of the content."""
     content: Callable[[], Any]
-    """Makes the ``RecordDict``, in the letter's own thread: serializing a large model takes a while."""
+    """Builds the ``RecordDict`` in the message's own thread: serializing a large model takes a while."""
     timeout: float
     read: Callable[[Any], Any]
-    """Judges the content of the reply, in the letter's own thread; raises `asyncsgd.core.errors.BadUpdate`."""
+    """Checks the content of the reply in the message's own thread; raises `asyncsgd.core.errors.BadUpdate`."""
     number: int
-    """Of the job, or the iteration of the model that is evaluated."""
+    """Number of the job, or iteration of the model to evaluate."""
     wanted: bool = True
     sent_at: float = 0.0
 
 
 @dataclass(frozen=True)
 class Good:
-    """A reply that passed every check, and what `Letter.read` made of it."""
+    """A reply that passed every check, with the result of `ClientMessage.read`."""
 
     value: Any
     seconds: float
@@ -53,91 +96,97 @@ class Good:
 
 @dataclass(frozen=True)
 class Refused:
-    """A reply that did not."""
+    """A reply that failed a check."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """No reply, but one of Flower's error codes."""
+class ErrorReply:
+    """One of Flower's error codes, which came instead of a reply."""
 
     code: int
     reason: str
 
 
 @dataclass(frozen=True)
-class Over:
-    """Flower's run has ended: nothing can be sent any more."""
+class RunEnded:
+    """Flower's run has ended, so no message can be sent."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Unwritten:
-    """The message could not be made: a mistake of ours or in what is to be sent."""
+class NotBuilt:
+    """The message could not be built, because of its content or a bug."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Unkept:
-    """A good reply, but our own disk would not have it."""
+class NotStored:
+    """A good reply that could not be written to the server's disk."""
 
     reason: str
 
 
-Outcome = Good | Refused | Trouble | Over | Unwritten | Unkept
+Outcome = Good | Refused | ErrorReply | RunEnded | NotBuilt | NotStored
 
 
-class Post:
-    """Sends letters; ``inbox`` receives (letter, outcome)."""
+class Sender:
+    """Sends messages. Puts (message, outcome) into ``inbox``, once per message."""
 
     def __init__(self, grid: Any, inbox: SimpleQueue[Any]) -> None:
         self._grid, self._inbox = grid, inbox
         self._stop = threading.Event()
         self._threads: set[threading.Thread] = set()
 
-    def send(self, letter: Letter) -> None:
-        """Returns at once."""
-        letter.sent_at = time.monotonic()
-        thread = threading.Thread(target=self._deliver, args=(letter,), name=f"asyncsgd-{letter.group}", daemon=True)
+    def send(self, message: ClientMessage) -> None:
+        """Send a message in a thread of its own, and return at once. Call this from the polling thread only."""
+        message.sent_at = time.monotonic()
+        thread = threading.Thread(target=self._deliver, args=(message,), name=f"asyncsgd-{message.group}", daemon=True)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
         self._threads.add(thread)
         thread.start()
 
     def close(self, patience: float) -> None:
-        """No more questions. Threads that are in the middle of one get ``patience`` seconds to end."""
+        """Stop pulling replies. Threads in the middle of a call get ``patience`` seconds to end.
+
+        A thread that is still in a call after that is left behind. It is a daemon, so it does not keep the process
+        alive, and whatever it puts into the inbox is never read.
+        """
         self._stop.set()
         deadline = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _deliver(self, letter: Letter) -> None:
+    def _deliver(self, message: ClientMessage) -> None:
         try:
-            outcome = self._exchange(letter)
-        except BaseException as error:  # Flower says with a BaseException that the run is over
-            outcome = Over(f"{type(error).__name__}: {error}")
+            outcome = self._exchange(message)
+        except BaseException as error:  # Flower raises a BaseException when the run is over
+            outcome = RunEnded(f"{type(error).__name__}: {error}")
         if outcome is not None:
-            self._inbox.put((letter, outcome))
+            self._inbox.put((message, outcome))
 
-    def _exchange(self, letter: Letter) -> Outcome | None:
+    def _exchange(self, message: ClientMessage) -> Outcome | None:
         from flwr.app import Message
 
         try:
-            message = Message(letter.content(), letter.node, letter.kind, ttl=letter.timeout, group_id=letter.group)
+            outgoing = Message(
+                message.content(), message.node, message.kind, ttl=message.timeout, group_id=message.group
+            )
         except Exception as error:
-            return Unwritten(f"{type(error).__name__}: {error}")
+            return NotBuilt(f"{type(error).__name__}: {error}")
         try:
-            taken = list(self._grid.push_messages([message]))
+            taken = list(self._grid.push_messages([outgoing]))
         except Exception as error:
-            return Trouble(UNDELIVERED, f"it could not be sent ({type(error).__name__}: {clean(error)})")
+            return ErrorReply(UNDELIVERED, f"it could not be sent ({type(error).__name__}: {clean(error)})")
         if len(taken) != 1 or not taken[0]:
-            return Trouble(UNDELIVERED, "the SuperLink did not take it: is the client still connected?")
-        del message
-        return self._await(letter, taken[0])
+            return ErrorReply(UNDELIVERED, "the SuperLink did not accept it: is the client still connected?")
+        del outgoing
+        return self._await(message, taken[0])
 
-    def _await(self, letter: Letter, name: str) -> Outcome | None:
+    def _await(self, message: ClientMessage, name: str) -> Outcome | None:
         fails = 0
         while not self._stop.is_set():
             try:
@@ -148,34 +197,34 @@ class Post:
                     return Refused(f"the reply cannot be read ({type(error).__name__}: {clean(error)})")
                 fails += 1
                 if fails >= TRIES:
-                    return Trouble(UNDELIVERED, f"its reply could not be fetched ({clean(error)})")
+                    return ErrorReply(UNDELIVERED, f"its reply could not be fetched ({clean(error)})")
                 replies = []
             if replies:
-                return self._judge(letter, name, replies)
-            waited = time.monotonic() - letter.sent_at
+                return self._judge(message, name, replies)
+            waited = time.monotonic() - message.sent_at
             self._stop.wait(min(LATEST, max(SOONEST, waited / 20)))
         return None
 
-    def _judge(self, letter: Letter, name: str, replies: list[Any]) -> Outcome:
-        seconds = time.monotonic() - letter.sent_at
+    def _judge(self, message: ClientMessage, name: str, replies: list[Any]) -> Outcome:
+        seconds = time.monotonic() - message.sent_at
         if len(replies) > 1:
             return Refused(f"{len(replies)} replies came for one message")
         reply = replies[0]
         where = reply.metadata
         if where.reply_to_message_id != name:
-            return Refused("the reply is to another message")
+            return Refused("the reply belongs to another message")
         if reply.has_error():
             code = int(reply.error.code)
-            if code in SUPERLINKS and where.src_node_id == letter.node:
-                return Refused(f"it sent error {code}, which is the SuperLink's to send")
-            return Trouble(code, clean(reply.error.reason or ""))
-        said = where.src_node_id, where.group_id, where.message_type
-        if said != (letter.node, letter.group, letter.kind):
+            if code in SUPERLINKS and where.src_node_id == message.node:
+                return Refused(f"it sent error {code}, which only the SuperLink may send")
+            return ErrorReply(code, clean(reply.error.reason or ""))
+        found = where.src_node_id, where.group_id, where.message_type
+        if found != (message.node, message.group, message.kind):
             return Refused("the reply is from another node, or to another job")
         try:
-            return Good(letter.read(reply.content), seconds)
+            return Good(message.read(reply.content), seconds)
         except NotKept as error:
-            return Unkept(str(error))
-        except Exception as error:  # a stranger's content may make anything happen
+            return NotStored(str(error))
+        except Exception as error:  # a client's content may cause any error
             kind = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
             return Refused(f"{kind}{clean(error)}")

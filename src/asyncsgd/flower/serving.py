@@ -1,4 +1,4 @@
-"""`serve`: what a ServerApp calls in place of a strategy's ``start``."""
+"""`serve`, which a ServerApp calls instead of a strategy's ``start``."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.training import CHECKPOINTS, launch
 from asyncsgd.tasks.base import Task
 
-# --------------------------------------------------------------------------------------------------------------
-# A run that Flower ends is saved first, also where the ServerApp is not in the main thread.
-# `flwr stop`, or anything else that ends an app, is a signal, which only the main thread hears. In a deployment that is
-# ours. The simulation engine runs the ServerApp in another thread, and Flower's main thread would end the process.
-
-
 PATIENCE = 60.0
-"""Seconds that the run gets to write its checkpoint."""
+"""Seconds that the run gets to write its checkpoint before Flower ends the process."""
 
 
 @contextmanager
 def saved_before_exit(stop: Callable[[], None]) -> Iterator[None]:
-    """While it is entered, Flower's exit calls ``stop`` and waits until this is left."""
-    if threading.current_thread() is threading.main_thread():  # asyncsgd.run.loop hears the signal itself
+    """Within the block, make Flower's exit call ``stop`` first and wait until the block is left.
+
+    ``flwr stop``, or anything else that ends an app, sends a signal, and Python handles signals in the main thread. In
+    a deployment the ServerApp runs in the main thread, and the training loop handles the signal itself. The simulation
+    engine runs the ServerApp in another thread: its main thread would end the process in the middle of a write. Flower
+    calls the exit handler in its main thread, so the handler may only ask the run to stop, and wait for it.
+    """
+    if threading.current_thread() is threading.main_thread():  # asyncsgd.run.loop handles the signal itself
         yield
         return
     from flwr.supercore.exit import add_exit_handler
 
     left = threading.Event()
-    to_stop = [stop]  # emptied at the end, as Flower keeps the handler and with it whatever it refers to
+    to_stop = [stop]  # emptied at the end: Flower keeps the handler, which must not keep the run in memory
 
     def leave() -> None:
         for call in to_stop:
@@ -64,13 +64,9 @@ def saved_before_exit(stop: Callable[[], None]) -> Iterator[None]:
         left.set()
 
 
-# --------------------------------------------------------------------------------------------------------------
-# What `asyncsgd.flower.serve` looks at before anything starts.
-
-
 @dataclass(frozen=True)
 class Prepared:
-    """The method as it is used here, and what there is to say about that."""
+    """The method as `serve` uses it, and notes for the user about the changes."""
 
     method: Method
     minimum: int
@@ -88,14 +84,14 @@ def prepare(
     *,
     keyed: bool,
 ) -> Prepared:
-    """Refuse what cannot work, and collect what there is to say. ``keyed``: clients are known by their keys."""
+    """Check the options before anything starts. ``keyed`` says whether clients are identified by their keys."""
     notes: list[str] = []
     if not isinstance(method.work, Gradient):
-        notes.append(f"what a job computes is up to the ClientApp: {method.work} is not used")
+        notes.append(f"the ClientApp decides what a job computes: {method.work} is not used")
         method = method.using(work=Gradient())
     if rules.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
-        raise BadParameter("queue", rules.queue, f"has no meaning with {method.name}: no job waits there", fix)
+        raise BadParameter("queue", rules.queue, f"has no effect with {method.name}, where no job waits", fix)
     goal = method.dispatch.clients if isinstance(method.dispatch, FirstOf) else 1
     minimum = max(2, goal) if rules.minimum is None else rules.minimum
     method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
@@ -104,7 +100,7 @@ def prepare(
         notes.append(bound)
     method, accountant = watched(method, delta)
     if accountant is not None and keyed:
-        notes.append("ε is counted per SuperNode key: one that was started without a key is a new client every time")
+        notes.append("ε is counted per SuperNode key: a SuperNode without a key is a new client at every start")
     if layout.carried:
         notes.append(_about_carried(layout, private=accountant is not None))
     return Prepared(method, minimum, accountant, tuple(notes))
@@ -112,15 +108,15 @@ def prepare(
 
 def _about_carried(layout: Layout, *, private: bool) -> str:
     if private:
-        words = "whole numbers and running statistics stay as they were at the start, as noise does not protect them"
-        return f"{words}; use GroupNorm in place of BatchNorm"
+        what = "integer arrays and running statistics keep their initial values, as noise does not protect them"
+        return f"{what}; use GroupNorm instead of BatchNorm"
     names = [part.name for part in layout.carried]
     shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"carried beside the trained arrays (medians of what clients return): {shown}"
+    return f"not trained, but set to medians of what clients return: {shown}"
 
 
 def choose_seed(given: int | None, files: RunDirectory | None, resume: bool) -> int:
-    """The one that was given, that of the run to go on with, or 0."""
+    """Return the given seed, the seed of the run to resume, or 0."""
     if given is not None:
         integer("seed", given)
         return int(given)
@@ -130,7 +126,7 @@ def choose_seed(given: int | None, files: RunDirectory | None, resume: bool) -> 
 
 
 def sendable(name: str, given: Any) -> dict[str, Any]:
-    """What is sent along with jobs, if Flower can send it."""
+    """Return a configuration for clients as a dict. Raise `BadParameter` if Flower cannot send it."""
     from flwr.app import ConfigRecord
 
     if not isinstance(given, Mapping):
@@ -145,7 +141,7 @@ def sendable(name: str, given: Any) -> dict[str, Any]:
 
 
 def check_flower() -> None:
-    """Say how to install it."""
+    """Raise `MissingLibrary`, which says how to install Flower, unless it is installed."""
     try:
         import flwr  # noqa: F401
     except ModuleNotFoundError as error:
@@ -153,19 +149,19 @@ def check_flower() -> None:
 
 
 NEVER = 1 << 62
-"""Failures in a row after which the loop would stop the run: here the engine leaves a client out for a while."""
+"""Consecutive failures after which the loop would stop the run. The pool handles failing clients instead."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedRun(TrainingRun):
-    """A `TrainingRun` whose model has names and shapes again."""
+    """A `TrainingRun` that also has the model as named arrays, the metrics of clients, and the privacy spent."""
 
     arrays: Any = None
     """The model, as a ``flwr.app.ArrayRecord`` like the initial one."""
     client_metrics: tuple[dict[str, Any], ...] = ()
-    """What clients reported, averaged: ``kind`` ("train" or "evaluate"), ``metrics``, ``clients``, ``examples``, ..."""
+    """Averaged metrics of clients: ``kind`` ("train" or "evaluate"), ``metrics``, ``clients``, ``examples``, ..."""
     privacy: Privacy | None = None
-    """What differential privacy has cost; None if the method adds no noise."""
+    """The ε and δ spent; None if the method adds no noise."""
 
 
 def serve(
@@ -191,9 +187,9 @@ def serve(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> FederatedRun:
-    """Train with the clients of a Flower grid until ``iterations`` updates have arrived, by any method of asyncsgd.
+    """Train with the clients of a Flower grid until ``iterations`` updates have arrived, with any method of asyncsgd.
 
-    In a ``server_app.py`` it takes the place of ``strategy.start(...)``; ClientApps stay as they are::
+    Call it in ``server_app.py`` instead of ``strategy.start(...)``; ClientApps need no change::
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
@@ -202,35 +198,38 @@ def serve(
             run = asgd.flower.serve(grid, arrays, method, iterations=400, evaluate=global_evaluate)
             torch.save(run.arrays.to_torch_state_dict(), "model.pt")
 
-    An update is what a client's training moved, x_sent - x_returned, so a step of 1 applies it as it is:
-    ``asgd.fedavg(clients=8)`` are the rounds of federated averaging, with equal weights.
+    An update is the change that a client's training made, x_sent - x_returned. So a step size of 1 applies it as it is:
+    ``asgd.fedavg(clients=8)`` runs the rounds of federated averaging, with equal weights.
 
     Args:
-        grid: What Flower hands to the ServerApp, in simulation and in deployment.
-        initial_arrays: The model, a ``flwr.app.ArrayRecord``. Whole numbers in it are not trained either: clients are
-            sent the median of what clients returned last, as with ``statistics``.
-        method: How updates are used. What a job computes is the ClientApp's own business.
-        iterations: How many updates are to arrive.
-        train_config: Sent along with every job, a ``ConfigRecord`` or a dict; ``"server-round"`` is added to it, the
-            version of the model plus 1.
-        evaluate: ``evaluate(iteration, arrays)``, called every so many iterations, in a thread of its own while updates
-            go on arriving; one at a time, so updates wait for one that takes longer than that. Like a strategy's
-            ``evaluate_fn`` it returns metrics, the same ones every time, or None: then nothing is recorded this time.
-        evaluate_clients: Whether clients evaluate too, beside their training; a dict is sent along.
-        directory: Where trace, metrics and checkpoints go. Give the full path, as Flower runs apps in folders of
-            its own. None: nothing is written.
-        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run.
-        seed: Seed for every random choice of the server but the noise, which has a new secret one at every start.
-        every: Evaluate every so many iterations; by default a hundred times in all.
-        until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of ``evaluate``, and a bound.
-        clients: How many must be there, how long they may take, what becomes of those who fail: see `Clients`.
-        statistics: Names of arrays, ``*`` for anything, that are statistics of data and not trained: clients are sent
-            the median of what clients returned last. By default those of PyTorch's BatchNorm.
-        heterogeneous: Whether the data differ from client to client; methods that then favour fast clients warn.
-        delta: The δ at which ε is reported, where the method adds noise.
-        keep_updates: Keep every update in ``directory``, so that `asyncsgd.replay` can apply them again.
-        checkpoints: How often the run is saved, and how many checkpoints are kept: see `asyncsgd.Checkpoints`.
-        callbacks: Objects that hear of the run and may stop it: see `asyncsgd.Callback`.
+        grid: The grid that Flower passes to the ServerApp, in simulation and in deployment.
+        initial_arrays: The initial model, a ``flwr.app.ArrayRecord``. Integer arrays in it are not trained: clients
+            receive the median of what clients returned last, as with ``statistics``.
+        method: How the server uses updates. The ClientApp decides what a job computes.
+        iterations: Number of updates to apply.
+        train_config: Configuration sent with every job, a ``ConfigRecord`` or a dict. ``"server-round"`` is added to
+            it: the version of the model plus 1.
+        evaluate: ``evaluate(iteration, arrays)``, called once per ``every`` iterations in a thread of its own while
+            updates arrive. If the next evaluation is due before one has ended, updates wait for it. Like a strategy's
+            ``evaluate_fn`` it returns metrics, with the same names every time, or None to record nothing this time.
+        evaluate_clients: Whether clients evaluate the model too, in addition to training. A dict is sent to them as
+            their configuration.
+        directory: Directory for trace, metrics and checkpoints. Pass an absolute path, as Flower runs apps in its own
+            folders. None: write nothing.
+        resume: Resume from the last checkpoint of ``directory``. Start from the beginning if it contains no run.
+        seed: Seed for every random choice of the server except privacy noise, which has a new secret seed at every
+            start.
+        every: Evaluate once per this many iterations. Default: a hundred evaluations in total.
+        until: Stop early once a metric of ``evaluate`` reaches a bound, for instance ``"accuracy >= 0.95"``.
+        clients: How many clients must be connected, how long they may take, and what happens to clients that fail: see
+            `Clients`.
+        statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
+            Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
+        heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
+        delta: The δ at which ε is reported, if the method adds noise.
+        keep_updates: Whether to write every update to ``directory``, so that `asyncsgd.replay` can apply them again.
+        checkpoints: How often to save a checkpoint, and how many to keep: see `asyncsgd.Checkpoints`.
+        callbacks: Objects that are notified about the run and may stop it: see `asyncsgd.Callback`.
         progress: Whether to show progress on the terminal, and a summary at the end.
     """
     with Hooks(callbacks, Terminal() if progress else None) as hooks:
@@ -243,7 +242,7 @@ def serve(
             raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
         if directory is None and (resume or keep_updates):
             name = "resume" if resume else "keep_updates"
-            raise BadParameter(name, True, "needs a place on disk", "pass the directory of the run")
+            raise BadParameter(name, True, "needs a directory", "pass the directory of the run")
         if not isinstance(initial_arrays, Mapping):
             kind = type(initial_arrays).__name__
             raise BadParameter("initial_arrays", kind, "is not an ArrayRecord", "pass ArrayRecord(model.state_dict())")
@@ -313,8 +312,8 @@ def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Train
     try:
         return launch(request, hooks, files)
     except (KeyboardInterrupt, SystemExit) as stopped:
-        # All is saved, and every callback is closed. Flower ends its apps by a signal, and has a handler that
-        # says good-bye to the SuperLink; it may end the process, so nothing that matters can come after it.
+        # The checkpoint is saved and every callback is closed by now. Flower ends its apps with a signal, and its own
+        # handler disconnects from the SuperLink. That handler may end the process, so it has to come last.
         number = signal.SIGINT if isinstance(stopped, KeyboardInterrupt) else signal.SIGTERM
         ours = threading.current_thread() is threading.main_thread()
         if ours and getattr(signal.getsignal(number), "__module__", "").startswith("flwr."):
@@ -324,10 +323,10 @@ def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Train
 
 def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:
     if run.directory is None:
-        assert task.crew is not None
-        rows = task.crew.history
+        assert task.pool is not None
+        rows = task.pool.history
     else:
-        if task.crew is None:  # the run was finished, so no engine was started
+        if task.pool is None:  # the run was finished, so no engine was started
             task.restore(run.directory)
         rows = [row for row in read_lines(run.directory, "journal.jsonl") if row["event"] == "client_metrics"]
     return FederatedRun(

@@ -1,4 +1,4 @@
-"""What is minimised, as far as the server can see it: where to start, and how to evaluate. Clients do the rest."""
+"""The server's part of a federated task: the initial model, its evaluation, and the files beside the checkpoints."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from asyncsgd.flower.pool import FlowerPool
 
 
-# --------------------------------------------------------------------------------------------------------------
-# What outlives the run beside its checkpoints: the carried arrays and, if they are to be kept, the updates.
-
-
 CARRIED = "carried.safetensors"
 UPDATES = "updates"
 INITIAL = "initial.npy"
 SECONDS = 1.0
-"""Between two writes of the carried arrays."""
+"""Least number of seconds between two writes of the carried arrays."""
 HEARD = 32
-"""Clients whose carried arrays are remembered: those heard last."""
+"""Number of clients whose last carried arrays are kept in memory: those that replied last."""
 
 
 class Memory:
-    """Files of its own in the directory of the run."""
+    """The carried arrays, and files beside the checkpoints: the carried arrays and the kept updates.
+
+    The polling thread calls `take` and `save`; the threads that read replies call `keep`, each for another job. They
+    also read ``carried``, which is replaced as a whole and never changed in place.
+    """
 
     def __init__(self, engine: Flower, x: Vector) -> None:
         self._folder, self._engine, self._layout = engine.folder, engine, engine.layout
@@ -55,7 +55,7 @@ class Memory:
             write_vector(self._folder / UPDATES / INITIAL, x)
 
     def take(self, worker: int, returned: Arrays) -> None:
-        """A good reply brought these."""
+        """Take the carried arrays of a good reply into the median of the clients that replied last."""
         if not returned or self._engine.freeze:
             return
         self._last[worker] = returned
@@ -63,24 +63,22 @@ class Memory:
         if len(self._last) > HEARD:
             self._last.popitem(last=False)
         if len(self._last) == 1 < self._engine.workers:
-            return  # nobody to compare it with
-        voices = list(self._last.values())
-        if len(voices) == 2:
-            voices.append(self.carried)  # else one of the two could say what it likes
-        self.carried = {
-            part.name: middle(part, [voice[part.name] for voice in voices]) for part in self._layout.carried
-        }
+            return  # there is no other client to compare it with
+        votes = list(self._last.values())
+        if len(votes) == 2:
+            votes.append(self.carried)  # the median of two would let either of them set any value
+        self.carried = {part.name: middle(part, [vote[part.name] for vote in votes]) for part in self._layout.carried}
         self._changed = True
 
     def save(self, now: float) -> None:
-        """Write the carried arrays if they have changed, now and then."""
+        """Write the carried arrays if they have changed, at most once per `SECONDS`."""
         if self._folder is None or not self._changed or now < self._next:
             return
         write_arrays(self._folder / CARRIED, dict(self.carried), {})
         self._changed, self._next = False, now + SECONDS
 
     def keep(self, job: int, update: Vector) -> None:
-        """Keep an update for `asyncsgd.replay`."""
+        """Write an update to disk for `asyncsgd.replay`."""
         if self._engine.keep_updates and self._folder is not None:
             try:
                 write_vector(self._folder / UPDATES / f"{job:012d}.npy", update)
@@ -89,16 +87,16 @@ class Memory:
 
 
 def middle(part: Part, values: list[NDArray[Any]]) -> NDArray[Any]:
-    """Their median, coordinate by coordinate; of an even number of whole numbers the lower one, which is there."""
+    """Return the median of each coordinate. For an even number of integer arrays it is the lower of the middle two."""
     lower, upper = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(np.stack(values), (lower, upper), axis=0)
     if part.rule == "whole" or lower == upper:
         return np.asarray(ordered[lower])
-    return np.asarray((ordered[lower] / 2 + ordered[upper] / 2).astype(part.dtype))  # halves do not overflow
+    return np.asarray((ordered[lower] / 2 + ordered[upper] / 2).astype(part.dtype))  # the sum itself might overflow
 
 
 def read_carried(folder: Path, layout: Layout) -> dict[str, NDArray[Any]] | None:
-    """Return the carried arrays of a run; None if there are none, or if they are of another model."""
+    """Return the carried arrays of a run; None if it has none, or if they belong to another model."""
     if not (folder / CARRIED).exists():
         return None
     try:
@@ -117,7 +115,7 @@ Evaluate = Callable[[int, Any], Mapping[str, Any] | None]
 
 
 class FlowerTask:
-    """The server's side of a federated task. It has no ``update``: those come from clients."""
+    """The server's part of a federated task. It has no method ``update``: clients compute the updates."""
 
     name = "flower"
 
@@ -137,71 +135,71 @@ class FlowerTask:
         self._evaluate, self._accountant = evaluate, accountant
         self._stand_in = stand_in
         self.heterogeneous, self.notes = heterogeneous, notes
-        self.crew: FlowerPool | None = None
+        self.pool: FlowerPool | None = None
         self._names: set[str] | None = None
         self._last = 0
         self._epsilon: float | None = None
 
-    def bind(self, crew: FlowerPool) -> None:
-        """The engine says whom to tell of evaluations."""
-        self.crew = crew
+    def bind(self, pool: FlowerPool) -> None:
+        """Set the pool that receives evaluations. The engine calls this."""
+        self.pool = pool
 
     def stop(self) -> None:
-        """End the run, with a checkpoint; from any thread."""
-        if self.crew is not None:
-            self.crew.stop("it was stopped")
+        """End the run with a checkpoint. Any thread may call this."""
+        if self.pool is not None:
+            self.pool.stop("it was stopped")
 
     def initial(self) -> Vector:
-        """The initial arrays as one vector."""
+        """Return the initial arrays as one vector."""
         return self._x.copy()
 
     def planned(self) -> None:
-        """The model of this moment is evaluated next: what it has cost is known now, and more is spent meanwhile."""
+        """Record the ε spent up to the model that is evaluated next: more is spent while the evaluation runs."""
         if self._accountant is not None:
             self._epsilon = self._accountant.spent().epsilon
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """What the user's function says of x."""
+        """Return the metrics of the user's function at x."""
         return self.evaluate_at(self._last, x) or {}
 
     def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any] | None:
-        """The same, where the iteration is known; it also makes clients evaluate, if that was asked for.
+        """Return the metrics of the model of this iteration, and let clients evaluate it too, if they should.
 
         None if the user's function returned None: it need not measure every time.
         """
         self._last = iteration
-        clients = self.crew is not None and self.crew.evaluates
+        clients = self.pool is not None and self.pool.evaluates
         record = self.record(x) if clients or self._evaluate is not None else None  # a copy of the whole model
         given = {} if self._evaluate is None else self._evaluate(iteration, record)
         values = None if given is None else self._named(_numbers(given))
-        if self.crew is not None:
-            self.crew.measured(iteration, record)
+        if self.pool is not None:
+            self.pool.measured(iteration, record)
         return values
 
     def _named(self, values: dict[str, float]) -> dict[str, float]:
-        """The same metrics every time, and the ε spent."""
+        """Check that the metrics have the same names every time, and add the ε spent."""
         if self._names is None:
             self._names = set(values)
         elif self._names != set(values):
             fix = f"return {sorted(self._names)} every time, or None"
-            raise BadParameter("evaluate", sorted(values), "names other metrics than before", fix)
+            raise BadParameter("evaluate", sorted(values), "are different metrics than before", fix)
         return values if self._epsilon is None else {**values, "epsilon": self._epsilon}
 
     def record(self, x: Vector) -> Any:
-        """The arrays of a vector, with whatever is carried beside it."""
-        return self._layout.join(x, self._carried if self.crew is None else self.crew.carried)
+        """Return the ``ArrayRecord`` of a vector and of the carried arrays."""
+        return self._layout.join(x, self._carried if self.pool is None else self.pool.carried)
 
     def restore(self, folder: Path) -> None:
-        """Take the carried arrays that a run has left in its directory."""
+        """Read the carried arrays from the directory of a finished run."""
         self._carried = read_carried(folder, self._layout) or self._carried
 
     def __reduce__(self) -> Any:
-        """Pickled as what can be replayed of it: clients' updates if they are kept, else nothing."""
+        """Pickle the stand-in that a replay uses: the kept updates, or a task that explains why there are none."""
         return type(self._stand_in), self._stand_in.arguments
 
 
 def _numbers(given: Any) -> dict[str, float]:
-    """A metric record as plain numbers, lists spread out."""
+    """Return a metric record as plain numbers, with lists spread out."""
     if not isinstance(given, Mapping):
         fix = 'return a MetricRecord or a dict such as {"accuracy": 0.9}'
         raise BadParameter("evaluate", given, f"returned a {type(given).__name__}", fix)
@@ -215,30 +213,30 @@ def _numbers(given: Any) -> dict[str, float]:
 
 
 class AbsentUpdates:
-    """What a replay finds in place of a task, where updates were not kept."""
+    """The task of a replay if the updates were not kept: it raises an error that explains why."""
 
     arguments: tuple[Any, ...] = ()
 
     def initial(self) -> Vector:
-        """There is no way to go on from there."""
+        """Raise `UsageError`, as the updates cannot be computed again."""
         raise UsageError(
-            "the updates of this run were computed by Flower clients from data of their own, so they cannot be "
-            "computed again here; pass keep_updates=True to asgd.flower.serve to be able to replay the server's side"
+            "Flower clients computed the updates of this run from their own data, so they cannot be computed again "
+            "here; pass keep_updates=True to asgd.flower.serve to be able to replay the server's part"
         )
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """The same."""
+        """Raise `UsageError`, as the updates cannot be computed again."""
         return self.initial()
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Nothing is known."""
+        """Return no metrics: the clients hold the data."""
         return {}
 
 
 class KeptUpdates:
-    """A task that reads the updates which `asyncsgd.flower.serve` kept, so that `asyncsgd.replay` can apply them again.
+    """A task that reads the updates that `asyncsgd.flower.serve` kept, so that `asyncsgd.replay` can apply them again.
 
-    The directory of a run has it already. If the directory was moved, say where it is now:
+    The directory of a run stores this task already. If the directory was moved, pass its new path:
     ``asgd.replay(new, task=asgd.flower.KeptUpdates(new), method=method)``.
     """
 
@@ -248,13 +246,13 @@ class KeptUpdates:
 
     @cached_property
     def _files(self) -> dict[int, Path]:
-        """By the seed of the job."""
+        """The files of the updates, by the seed of the job."""
         seeds = derive(int(read_config(self._directory)["seed"]), JOB)
         files = (self._directory / UPDATES).glob("[0-9]*.npy")
         return {output(seeds, int(path.stem)): path for path in files}
 
     def initial(self) -> Vector:
-        """Where the run began."""
+        """Return the initial model of the run."""
         return self._read(self._directory / UPDATES / INITIAL)
 
     def _read(self, path: Path) -> Vector:
@@ -264,11 +262,11 @@ class KeptUpdates:
             raise BadRunDirectory(f"{path} {error}; restore it from a backup") from error
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """What the client sent."""
+        """Return the update that the client sent."""
         if seed not in self._files:
             raise UsageError(f"an update of client {worker} is not in {self._directory}; was it moved?")
         return self._read(self._files[seed])
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Nothing is known."""
+        """Return no metrics: the clients hold the data."""
         return {}

@@ -1,7 +1,7 @@
-"""Checks for parts that you write yourself, and faults on purpose to run them with.
+"""Checks for engines that you write yourself, and deliberate faults to test with.
 
-``check_engine`` the conformance suite of engines · ``FaultyTask`` a task that kills, hangs or fails its workers where
-it is told to. `asyncsgd.tasks.check_task` checks a task.
+`check_engine` is the conformance suite of engines. `FaultyTask` is a task whose chosen jobs kill, hang or fail their
+workers. To check a task, use `asyncsgd.tasks.check_task`.
 """
 
 from asyncsgd.core.errors import BadEngine

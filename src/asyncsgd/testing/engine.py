@@ -1,4 +1,4 @@
-"""`check_engine`: the conformance suite that every engine passes, also yours."""
+"""`check_engine`, the conformance suite that every engine must pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncsgd.core.errors import BadEngine, BadParameter
 from asyncsgd.core.validate import positive
 from asyncsgd.engines.base import Engine
-from asyncsgd.testing import pool_scenarios as crew
+from asyncsgd.testing import pool_scenarios as pool
 from asyncsgd.testing import train_scenarios as training
 from asyncsgd.testing.bench import Abilities, Setting
 
@@ -24,23 +24,23 @@ class _Scenario:
 
 
 _SCENARIOS = {
-    "joining": _Scenario(crew.joining),
-    "order": _Scenario(crew.order),
-    "updates stay": _Scenario(crew.updates_stay),
-    "exceptions": _Scenario(crew.exceptions),
-    "rejection": _Scenario(crew.rejection),
-    "cancelling": _Scenario(crew.cancelling, ("other_processes",)),
-    "killed": _Scenario(crew.killed, ("replaces",)),
-    "hung": _Scenario(crew.hung, ("times_out",)),
-    "retiring": _Scenario(crew.retiring),
-    "closing": _Scenario(crew.closing, ("cleans_up", "other_processes")),
+    "joining": _Scenario(pool.joining),
+    "order": _Scenario(pool.order),
+    "updates stay": _Scenario(pool.updates_stay),
+    "exceptions": _Scenario(pool.exceptions),
+    "rejection": _Scenario(pool.rejection),
+    "cancelling": _Scenario(pool.cancelling, ("other_processes",)),
+    "killed": _Scenario(pool.killed, ("replaces",)),
+    "hung": _Scenario(pool.hung, ("times_out",)),
+    "retiring": _Scenario(pool.retiring),
+    "closing": _Scenario(pool.closing, ("cleans_up", "other_processes")),
     **{name: _Scenario(play) for name, play in (training.WITH_METHODS | training.WITH_RUBBISH).items()},
     **{name: _Scenario(play, ("replaces",)) for name, play in training.WITH_KILLS.items()},
     **{name: _Scenario(play, ("times_out",)) for name, play in training.WITH_HANGS.items()},
 }
 
 SCENARIOS = tuple(_SCENARIOS)
-"""The names of all scenarios, to run them one by one: ``check_engine(make_engine, only=name)``."""
+"""The names of all scenarios. Run one of them with ``check_engine(make_engine, only=name)``."""
 
 
 def check_engine(
@@ -50,16 +50,17 @@ def check_engine(
     only: str | Iterable[str] | None = None,
     patience: float = 60.0,
 ) -> None:
-    """Raise `BadEngine`, naming the scenario and what was wrong in it, unless the engine keeps its contract.
+    """Raise `BadEngine`, which names the scenario and the error, unless the engine keeps its contract.
 
-    Some scenarios talk to the crew directly (order, cancelling, faults), the others train with every family of methods
-    and replay the run to the bit. All of them hold every report against what the crew was told.
+    Some scenarios use the pool directly (order, cancelling, faults). The others train with every family of methods and
+    replay the run bit for bit. All of them check every report against the commands that the pool received.
 
     Args:
-        make_engine: Called with the number of workers (and ``job_timeout``, see `Abilities`); gives an `Engine`.
-        abilities: What the engine can do in the time of a test; by default everything.
-        only: Scenarios to play, by name; by default all that the abilities allow.
-        patience: Seconds to wait for any one thing before it counts as lost.
+        make_engine: A function that returns an `Engine`, given the number of workers (and ``job_timeout``, see
+            `Abilities`).
+        abilities: What the engine can do within the time of a test. Default: everything.
+        only: Name or names of the scenarios to run. Default: all that the abilities allow.
+        patience: Seconds to wait for any expected event before it counts as missing.
 
     >>> import asyncsgd as asgd
     >>> check_engine(asgd.engines.processes, only="order")
@@ -69,7 +70,7 @@ def check_engine(
     chosen = SCENARIOS if only is None else (only,) if isinstance(only, str) else tuple(only)
     for name in chosen:
         if name not in _SCENARIOS:
-            raise BadParameter("only", name, "is no scenario", f"name one of {', '.join(SCENARIOS)}")
+            raise BadParameter("only", name, "is not a scenario", f"pass one of {', '.join(SCENARIOS)}")
         scenario = _SCENARIOS[name]
         if all(getattr(able, need) for need in scenario.needs):
             _play(name, scenario, make_engine, able, patience)

@@ -1,4 +1,4 @@
-"""The contract of `asyncsgd.engines.WorkerPool`, checked report by report: what it may say, given what it was told."""
+"""The contract of `asyncsgd.engines.WorkerPool`, checked report by report against the commands that it received."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from asyncsgd.tasks.base import Task
 
 
 class Ledger:
-    """Who is there, who has which jobs, and how each of them ended."""
+    """The present workers, the jobs of each, and how each job ended."""
 
     def __init__(self, x: Vector) -> None:
         self._like = x
         self.present: set[int] = set()
         self.retired: set[int] = set()
         self.queues: dict[int, list[int]] = {}  # worker -> its jobs in flight, in order
-        self.worker: dict[int, int] = {}  # of every job
-        self.ended: dict[int, str] = {}  # job -> how
-        self._held: list[tuple[int, Vector, int]] = []  # (job, update, check sum) that the last poll reported
+        self.worker: dict[int, int] = {}  # job -> its worker
+        self.ended: dict[int, str] = {}  # job -> how it ended
+        self._held: list[tuple[int, Vector, int]] = []  # (job, update, checksum) that the last poll reported
 
     @property
     def in_flight(self) -> list[int]:
-        """The jobs that a report is due for."""
+        """The jobs that the pool still has to report."""
         return [job for jobs in self.queues.values() for job in jobs]
 
-    # ------------------------------------------------------------------------------------------ what it is told
+    # ------------------------------------------------------------------------------------------ to the pool
 
     def executed(self, command: Command) -> None:
-        """The pool was given a command."""
+        """Record a command that the pool received."""
         job = command.job
         if isinstance(command, Assign):
             self.worker[job.id] = job.worker
             if job.worker in self.present:
                 self.queues[job.worker].append(job.id)
             else:
-                self.ended[job.id] = "given to a worker that was not there"
+                self.ended[job.id] = "assigned to an absent worker"
         elif job.id not in self.ended:
             self._end(job.id, "cancelled")
 
     def retire(self, worker: int) -> None:
-        """The pool is to do without this worker."""
+        """Record that this worker was retired."""
         self.retired.add(worker)
         self.present.discard(worker)
         for job in self.queues.pop(worker, []):
             self.ended[job] = "of a retired worker"
 
-    # ------------------------------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------------------------------ from the pool
 
     def before_poll(self) -> None:
-        """The updates of the last poll must still be what they were."""
+        """Check that the updates of the last poll have not changed."""
         for job, update, before in self._held:
             if _sum(update) != before:
                 raise BadEngine(f"the update of job {job} was overwritten before the next poll")
         self._held.clear()
 
     def reported(self, reports: Sequence[Report]) -> None:
-        """The pool has reported this list."""
+        """Check a list of reports, and record it."""
         left: set[int] = set()
         for place, report in enumerate(reports):
             match report:
@@ -78,7 +78,7 @@ class Ledger:
                     left.add(worker)
                 case Died(worker=worker):
                     if worker in self.present and Left(worker) not in reports[place:]:
-                        raise BadEngine(f"worker {worker} died, but the list does not say that it left")
+                        raise BadEngine(f"worker {worker} died, but the list has no Left for it")
                 case Arrived(job=job, update=update):
                     self._check_first(job, report.worker)
                     self._check_update(report)
@@ -96,36 +96,36 @@ class Ledger:
                 case Note():
                     pass
                 case _:
-                    raise BadEngine(f"reported {report!r}, which is no report")
+                    raise BadEngine(f"reported {report!r}, which is not a report")
 
     def _joined(self, worker: int, left: set[int]) -> None:
         if worker in self.retired:
             raise BadEngine(f"worker {worker} joined, but it is retired")
         if worker in self.present:
-            raise BadEngine(f"worker {worker} joined twice, and never left in between")
+            raise BadEngine(f"worker {worker} joined twice without leaving in between")
         if worker in left:
-            raise BadEngine(f"worker {worker} joined again in the list that says that it left")
+            raise BadEngine(f"worker {worker} left and joined again in the same list")
         self.present.add(worker)
         self.queues[worker] = []
 
     def _left(self, worker: int) -> None:
         if worker not in self.present:
-            raise BadEngine(f"worker {worker} left, but it was not there")
+            raise BadEngine(f"worker {worker} left, but it was not present")
         self.present.remove(worker)
         for job in self.queues.pop(worker):
-            self.ended[job] = "gone with its worker"
+            self.ended[job] = "lost with its worker"
 
     def _check_known(self, job: int) -> None:
         if job not in self.worker:
-            raise BadEngine(f"job {job} was reported, but never given")
+            raise BadEngine(f"job {job} was reported, but never assigned")
         if job in self.ended:
-            raise BadEngine(f"job {job} was reported, but it had ended: {self.ended[job]}")
+            raise BadEngine(f"job {job} was reported, but it had already ended: {self.ended[job]}")
 
     def _check_first(self, job: int, worker: int | None) -> None:
         self._check_known(job)
         owner = self.worker[job]
         if worker is not None and worker != owner:
-            raise BadEngine(f"job {job} was reported by worker {worker}, but given to worker {owner}")
+            raise BadEngine(f"job {job} was reported by worker {worker}, but assigned to worker {owner}")
         first = self.queues[owner][0]
         if job != first:
             raise BadEngine(f"job {job} of worker {owner} was reported before job {first}: not first in, first out")
@@ -146,49 +146,49 @@ def _sum(update: Any) -> int:
     return zlib.crc32(np.ascontiguousarray(update).tobytes())
 
 
-# ---------------------------------------------------------------------------------------------- an engine under watch
+# ---------------------------------------------------------------------------------------------- a checked engine
 
 
 class WatchedPool(WorkerPool):
-    """A pool with a ledger beside it."""
+    """A pool that checks every report against a ledger."""
 
-    def __init__(self, crew: WorkerPool, x: Vector) -> None:
-        self._crew, self.dtype = crew, x.dtype
+    def __init__(self, pool: WorkerPool, x: Vector) -> None:
+        self._pool, self.dtype = pool, x.dtype
         self.ledger = Ledger(x)
 
     def allocate(self, n: int) -> Vector:
-        return self._crew.allocate(n)
+        return self._pool.allocate(n)
 
     def execute(self, command: Command) -> None:
-        self._crew.execute(command)
+        self._pool.execute(command)
         self.ledger.executed(command)
 
     def poll(self, timeout: float) -> list[Report]:
         self.ledger.before_poll()
-        reports = self._crew.poll(timeout)
+        reports = self._pool.poll(timeout)
         self.ledger.reported(reports)
         return reports
 
     def retire(self, worker: int) -> None:
-        self._crew.retire(worker)
+        self._pool.retire(worker)
         self.ledger.retire(worker)
 
     def finish(self) -> list[Note]:
-        return self._crew.finish()
+        return self._pool.finish()
 
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
 
 
 @dataclass(frozen=True)
 class Watched(Engine):
-    """An engine whose pools are watched; a `BadEngine` says what one of them did wrong."""
+    """An engine whose pools are checked. They raise `BadEngine` at the first report that breaks the contract."""
 
     inner: Engine
 
     @classmethod
     def of(cls, engine: Engine) -> Watched:
-        """Watch this one."""
+        """Return a checked version of this engine."""
         return cls(engine.workers, engine)
 
     def start(self, task: Task, work: Work, x: Vector) -> WatchedPool:

@@ -1,4 +1,4 @@
-"""Faults on purpose: a task whose workers die, hang, raise or send rubbish, in jobs that are known beforehand."""
+"""Deliberate faults: a task whose chosen jobs kill or hang their worker, raise, or return invalid updates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from asyncsgd.core.vectors import Vector
 
 
 class Fault(Enum):
-    """What can happen to a job."""
+    """What goes wrong in a job."""
 
     KILL = "kill"
     """SIGKILL to the worker's own process."""
@@ -30,13 +30,13 @@ class Fault(Enum):
     EXIT = "exit"
     """``SystemExit``, which ``except Exception`` lets through."""
     HANG = "hang"
-    """Never ends."""
+    """The job never ends."""
     WAIT = "wait"
-    """Waits at a gate that the test opens: see `Gate`."""
+    """The job waits at a gate that the test opens: see `Gate`."""
     NAN = "nan"
     INFINITE = "infinite"
     SHORT = "short"
-    """One number is missing."""
+    """The update is one number too short."""
     DTYPE = "dtype"
     """float64 instead of float32, or the other way round."""
     NOTHING = "nothing"
@@ -44,17 +44,17 @@ class Fault(Enum):
 
 
 Plan: TypeAlias = Callable[[int, int], Fault | None]
-"""(worker, seed of the job) -> what happens. It must be picklable."""
+"""A function (worker, seed of the job) -> fault or None. It must be picklable."""
 
 
 def job_seed(seed: int, job: int) -> int:
-    """The seed that a run with this seed gives to a job, by which a task recognises it."""
+    """Return the seed of a job in a run with this seed. A task recognises the job by it."""
     return output(derive(seed, JOB), job)
 
 
 @dataclass(frozen=True)
 class AtJobs:
-    """Faults in the jobs with these numbers, in a run with this seed. A job handed out again has another number.
+    """Faults in the jobs with these numbers, in a run with this seed. A job that is assigned again has a new number.
 
     >>> AtJobs({3: Fault.KILL})(0, job_seed(0, 3))
     <Fault.KILL: 'kill'>
@@ -73,7 +73,7 @@ class AtJobs:
 
 @dataclass(frozen=True)
 class AtRandom:
-    """Each job has a fault with these probabilities, drawn from its seed: equal runs have equal faults.
+    """Faults with these probabilities, drawn from the seed of each job, so that equal runs have equal faults.
 
     >>> plan = AtRandom({Fault.KILL: 0.1, Fault.NAN: 0.2})
     >>> faults = [plan(0, job_seed(0, job)) for job in range(1000)]
@@ -94,16 +94,17 @@ class AtRandom:
 
 @dataclass(frozen=True)
 class FaultyTask:
-    """A task with faults on purpose, to test an engine or a method with.
+    """A task with deliberate faults, to test an engine or a method.
 
-    They happen only while the task is `armed`, and never in the process that made it: evaluating and replaying the
-    run there gives the numbers of the task itself.
+    Faults happen only while the task is `armed`, and never in the process that made the task: evaluating and replaying
+    the run there gives the numbers of the task itself.
 
     Args:
-        task: What is computed where nothing goes wrong.
-        plan: Which jobs go wrong, and how: `AtJobs`, `AtRandom` or your own function of (worker, seed).
-        folder: A directory that the workers can reach; what is in it says whether the task is armed.
-        home: The process in which nothing happens; None: nowhere, for an engine that computes in this one.
+        task: The task to compute in jobs without a fault.
+        plan: Which jobs have which fault: `AtJobs`, `AtRandom` or your own function of (worker, seed).
+        folder: A directory that the workers can access. A file in it says whether the task is armed.
+        home: Process id in which no fault happens. None: faults happen everywhere, for an engine that computes in this
+            process.
 
     >>> import asyncsgd as asgd, tempfile
     >>> task = FaultyTask(asgd.tasks.quadratic(workers=2), AtJobs({5: Fault.KILL}), tempfile.mkdtemp())
@@ -120,14 +121,14 @@ class FaultyTask:
     home: int | None = field(default_factory=os.getpid)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the task has: ``workers``, ``heterogeneous``, ``smoothness``, ..."""
-        if name.startswith("_") or name == "task":  # while it is being unpickled there is no task to ask
+        """Return any other attribute of the task: ``workers``, ``heterogeneous``, ``smoothness``, ..."""
+        if name.startswith("_") or name == "task":  # while it is being unpickled, ``task`` does not exist yet
             raise AttributeError(name)
         return getattr(self.task, name)
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Within the block, faults happen."""
+        """Let faults happen within the block."""
         self._flag.touch()
         try:
             yield
@@ -144,24 +145,24 @@ class FaultyTask:
         return {int(mark.name.rpartition("-")[2]) for mark in Path(self.folder).glob("process-*")}
 
     def initial(self) -> Vector:
-        """That of the task."""
+        """Return the task's initial model."""
         x: Vector = self.task.initial()
         return x
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """That of the task."""
+        """Return the task's metrics."""
         values: dict[str, Any] = self.task.evaluate(x)
         return values
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """That of the task, or a fault."""
+        """Return the task's update, unless the job has a fault."""
         fault = self._suffer(worker, seed)
         g: Vector = self.task.update(x, worker, seed)
         return g if fault is None else _spoiled(g, fault)
 
     @property
     def update_into(self) -> Callable[[Vector, int, int, Vector], None]:
-        """There if the task has it."""
+        """The task's ``update_into`` with faults, if the task has one."""
         inner = self.task.update_into
 
         def update_into(x: Vector, worker: int, seed: int, out: Vector) -> None:
@@ -173,7 +174,7 @@ class FaultyTask:
         return update_into
 
     def _suffer(self, worker: int, seed: int) -> Fault | None:
-        """Does what happens to processes; what happens to the update is returned."""
+        """Carry out a fault of the process. Return a fault of the update for the caller to carry out."""
         if os.getpid() == self.home or not self._flag.exists():
             return None
         (Path(self.folder) / f"process-{worker}-{os.getpid()}").touch()
@@ -183,7 +184,7 @@ class FaultyTask:
             case Fault.HANG:
                 _hang()
             case Fault.WAIT:
-                _gate(self.folder, seed).read_bytes()  # opens once the test does, ends once the test closes it
+                _gate(self.folder, seed).read_bytes()  # returns once the test has opened and closed the pipe
                 return None
             case Fault.RAISE:
                 raise RuntimeError(f"worker {worker} fails on purpose")
@@ -218,9 +219,9 @@ def _gate(folder: str | Path, seed: int) -> Path:
 
 
 class Gate:
-    """Where a job with `Fault.WAIT` waits: a named pipe. So a test knows when the job has begun, and says when it ends.
+    """A named pipe where a job with `Fault.WAIT` waits. A test sees when the job has begun, and decides when it ends.
 
-    Make it before the job is handed out.
+    Make the gate before the job is assigned.
     """
 
     def __init__(self, folder: str | Path, seed: int) -> None:
@@ -229,16 +230,16 @@ class Gate:
         self._descriptor = -1
 
     def has_begun(self) -> bool:
-        """Whether a worker waits."""
+        """Return whether a worker waits at the gate."""
         if self._descriptor < 0:
             try:
                 self._descriptor = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # ENXIO: nobody reads
+            except OSError:  # ENXIO: no process has opened the pipe to read
                 return False
         return True
 
     def open(self) -> None:
-        """Let the job go on."""
+        """Let the job continue."""
         if self.has_begun():
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""Scenarios through `asyncsgd.train`: every kind of method, with and without faults; the run is replayed to the bit."""
+"""Scenarios that call `asyncsgd.train` with every family of methods, with and without faults, and replay the run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ METHODS: dict[str, Method] = {
     "noise": methods.async_sgd(0.1).clipped(1.0, noise=0.1),
     "adadelay": methods.adadelay(smoothness=1.0),
 }
-"""One of every family."""
+"""One method of every family."""
 
 CANCELLING = ("over_selection", "ringmaster")
 
@@ -58,34 +58,34 @@ OUTCOMES: dict[Fault, Outcome] = {
 
 
 def with_method(name: str, setting: Setting) -> None:
-    """The run ends where it should, its delays add up, and its replay has the same bits."""
+    """The run applies all its updates, no job is lost or rejected, and the replay has the same bits."""
     task = WritingBowl(300, np.float32) if list(METHODS).index(name) % 2 else Bowl(40)
     run = _train(setting, METHODS[name], {}, task)
     counts = run.trace.counts
     if counts[Outcome.LOST] or counts[Outcome.REJECTED]:
-        raise BadEngine(f"nothing went wrong, but the trace says {run.trace}")
+        raise BadEngine(f"no fault happened, but the trace has lost or rejected jobs: {run.trace}")
     if name in CANCELLING and not counts[Outcome.CANCELLED]:
         raise BadEngine(f"nothing was cancelled: {run.trace}")
 
 
 def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> None:
-    """The run ends where it should in spite of faults, and no job with a fault is used."""
+    """The run applies all its updates in spite of faults, and uses no job with a fault."""
     options = {"job_timeout": 2.0} if Fault.HANG in faults.values() else {}
     run = _train(setting, METHODS[name], faults, Bowl(40), **options)
     outcome = run.trace.jobs.outcome
     used = [job for job in faults if Outcome(outcome[job]).arrived]
     if used:
         raise BadEngine(f"jobs {used} had faults ({[faults[job].value for job in used]}), but were used")
-    # A job may go with its worker, or be cancelled, before its own fault happens; most do not.
+    # A job may be lost with its worker, or be cancelled, before its own fault happens. Most are not.
     seen = {fault for job, fault in faults.items() if outcome[job] == OUTCOMES[fault]}
     missing = set(faults.values()) - seen
     if missing and (name not in CANCELLING or not seen):  # a slow machine may cancel every job with one kind of fault
         fault = min(missing, key=lambda fault: fault.value)
         raise BadEngine(f"no job with the fault {fault.value!r} ended as {OUTCOMES[fault].name}: {run.trace}")
     deaths = sum(fault in (Fault.KILL, Fault.HANG) for fault in faults.values())
-    most = len(run.trace) if options else deaths  # on a busy machine a time-out also hits those who only wait
+    most = len(run.trace) if options else deaths  # on a busy machine a worker that only waits may time out too
     if deaths and not 1 <= run.faults.deaths <= most:
-        raise BadEngine(f"{run.faults.deaths} deaths were counted where there were up to {most}")
+        raise BadEngine(f"{run.faults.deaths} deaths were counted, but 1 to {most} are possible")
 
 
 def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: Any, **options: Any) -> TrainingRun:
@@ -108,7 +108,7 @@ def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: 
         raise BadEngine(f"the run has {run.trace.iterations} iterations, not {ITERATIONS}")
     again = replay(directory)  # raises at the first job that differs
     if again.compared != ITERATIONS or not again.model_compared or again.x.tobytes() != run.x.tobytes():
-        raise BadEngine(f"the replay is another run: {again}")
+        raise BadEngine(f"the replay differs from the run: {again}")
     return run
 
 

@@ -1,11 +1,11 @@
-"""The line to the nursery: start it, hand it the task, ask it for workers, hear what became of them.
+"""The server's connection to the fork server: start it, send it the task, request workers, read how they ended.
 
-Requests and answers are lines of JSON over one socket pair; only the server's polling thread uses this end. Descriptors
-(pipes, shared memory) travel beside the line that needs them, and arrive in the same order as the lines.
+Requests and answers are lines of JSON over one socket pair. Only the server's polling thread uses this end. File
+descriptors (pipes, shared memory) travel beside the line that needs them, and arrive in the same order as the lines.
 
-No request waits for an answer, except the first (``load``). If the nursery dies, a request is lost without an error:
-``lost`` becomes true, here or at the next `read`, and the pool starts another nursery with `again`. The package with
-the task is a file in memory that outlives the nursery, so the task is pickled once.
+Only the first request (``load``) waits for its answer. If the fork server dies, a request is lost without an error:
+``lost`` becomes true, either at once or at the next `read`, and the pool then starts another one with `restart`. The
+pickled task is a file in memory that outlives the fork server, so the task is pickled only once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from asyncsgd.engines._processes.shared_memory import anonymous_file
 from asyncsgd.tasks.base import Task
 
 
-class NurseryLine:
-    """A nursery process that has loaded the task, and the socket it is reached by."""
+class ForkClient:
+    """A fork server that has loaded the task, and the socket to it."""
 
     def __init__(self, task: Task, work: Work, timeout: float) -> None:
         self._timeout = timeout
-        self._package = anonymous_file("asyncsgd-task")
+        self._package = anonymous_file("asyncsgd-task")  # the pickled task; -1 once closed
         try:
             self._pack(task, work)
         except BaseException:
@@ -56,10 +56,10 @@ class NurseryLine:
         self._socket, other = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _begin(other.fileno())],
+                [sys.executable, "-c", _program(other.fileno())],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C and hang-ups are for the server alone
+                start_new_session=True,  # the terminal sends Ctrl-C and SIGHUP to the server alone
             )
         finally:
             other.close()
@@ -67,7 +67,7 @@ class NurseryLine:
             self.send({"do": "load"}, [self._package])
             self._await_loaded()
         except BaseException:
-            self._process.kill()  # it has no workers yet, and might load for ever
+            self._process.kill()  # it has no workers yet, and loading might never end
             self.close()
             raise
 
@@ -79,7 +79,7 @@ class NurseryLine:
                 if "error" in answer:
                     raise UsageError(
                         "the task cannot be loaded in a worker process; let it come from a module that can be imported "
-                        f"there, or define it in the script itself. What happened there:\n{answer['error']}"
+                        f"there, or define it in the script itself. The worker process raised:\n{answer['error']}"
                     )
                 return
         if self.lost:
@@ -88,29 +88,29 @@ class NurseryLine:
 
     @property
     def descriptor(self) -> int:
-        """What to wait on."""
+        """The socket's descriptor, to poll for answers."""
         return self._socket.fileno()
 
     @property
-    def has_news(self) -> bool:
-        """Whether something can be read now."""
+    def readable(self) -> bool:
+        """Whether `read` would return something now."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def send(self, request: dict[str, Any], descriptors: list[int]) -> None:
-        """Ask for something."""
+        """Send a request. If the fork server is dead, set ``lost`` and drop the request."""
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode() + b"\n"], descriptors)
         except (BrokenPipeError, ConnectionResetError):
             self.lost = True
 
     def signal(self, worker: int, number: int) -> None:
-        """Send a signal to a worker, if it still lives."""
+        """Ask the fork server to signal this worker, if it is still alive."""
         self.send({"do": "signal", "worker": worker, "signal": int(number)}, [])
 
     def read(self) -> list[dict[str, Any]]:
-        """The answers that are there; does not wait."""
+        """Return the answers that can be read without waiting."""
         answers: list[dict[str, Any]] = []
-        while not self.lost and self.has_news:
+        while not self.lost and self.readable:
             try:
                 data = self._socket.recv(65536)
             except ConnectionResetError:
@@ -122,20 +122,19 @@ class NurseryLine:
             answers += [json.loads(line) for line in lines]
         return answers
 
-    def again(self) -> NurseryLine:
-        """Another nursery with the same task, after this one died."""
-        self._hang_up()
+    def restart(self) -> None:
+        """Start another fork server with the same task, after the last one died."""
+        self._disconnect()
         self._start()
-        return self
 
     def close(self) -> None:
-        """Hang up: the nursery kills its workers and ends, and is waited for."""
-        self._hang_up()
+        """Close the socket, upon which the fork server kills its workers and ends. Wait until it has ended."""
+        self._disconnect()
         if self._package >= 0:
             os.close(self._package)
             self._package = -1
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._socket.close()
         try:
             self._process.wait(timeout=5)
@@ -144,8 +143,8 @@ class NurseryLine:
             self._process.wait()
 
 
-def _begin(descriptor: int) -> str:
-    """The program of a nursery: it looks for modules where we do, and never runs the user's script again."""
+def _program(descriptor: int) -> str:
+    """Return the fork server's program. It has our module path, and never runs the user's script."""
     path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
     module = "asyncsgd.engines._processes.fork_server"
     return f"import sys; sys.path[:] = {path!r}; from {module} import main; main({descriptor}, {os.getpid()})"

@@ -1,23 +1,24 @@
-"""The process that worker processes are forked from: it has loaded the task once, so a new worker is there in no time.
+"""The fork server: the process that forks all workers. It loads the task once, so that a new worker starts in no time.
 
-Forking from a small process that computes nothing is safe where forking the user's own (with its threads and its
-device) is not. The children share the memory of the task until they write to it. When the server goes away, however
-it goes, the nursery sees its line close, kills every worker and ends. If the nursery itself is killed, the kernel kills
-the workers.
+Forking the user's own process, with its threads and devices, would not be safe. Forking this small process, which
+computes nothing, is. The children share the memory of the task until they write to it. When the server ends for any
+reason, the socket closes; the fork server then kills every worker and ends. If the fork server itself is killed, the
+kernel kills the workers.
 
-Nothing here reads a job or a vector. The nursery holds the pipes and the shared memory of a worker only from the
-request until the fork: it closes its own copies right after. With a copy left open, the server could write jobs to a
-dead worker without an error, and every restart would cost descriptors.
+The fork server has one thread, and never reads a job or a vector. It holds the pipes and the shared memory of a worker
+only from the request until the fork, and closes its own copies right after. If it kept a copy, the server could write
+jobs to a dead worker without an error, and every restart would cost descriptors.
 
 What happens if a process dies at a bad moment:
 
-- The server, while the task is being loaded: loading may take minutes and reads no line, so the kernel kills the
-  nursery (``_die_with``). Later the nursery notices by itself, and the tie to the server's thread is cut.
-- The nursery, between a request and the fork: the worker never starts. The server sees the line close, and asks the
-  next nursery for all workers again.
-- The nursery, between the fork and the child's ``_die_with``: the child finds that it has another parent, and ends.
-- A worker, before its end was reported: its process number stays taken until ``waitpid``, which only the nursery
-  calls. So a signal from here can never reach a stranger.
+- The server, while the task is being loaded: loading may take minutes and does not watch the socket, so the kernel
+  kills the fork server (``_die_with``). After loading, the fork server watches the socket itself and removes the tie:
+  the kernel would otherwise kill it when the server's *thread* that started it ends.
+- The fork server, between a request and the fork: the worker never starts. The server sees the socket close, starts
+  another fork server, and requests all workers again.
+- The fork server, between the fork and the child's ``_die_with``: the child sees that its parent has changed, and ends.
+- A worker, before its end was reported: its process id stays taken until ``waitpid``, which only the fork server
+  calls. So a signal from the fork server can never reach an unrelated process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from asyncsgd.engines._processes.shared_memory import Shared
-from asyncsgd.engines._processes.worker import Place, serve
+from asyncsgd.engines._processes.worker import WorkerSetup, serve
 from asyncsgd.engines.base import limited
 from asyncsgd.engines.job import JobRules
 
@@ -43,50 +44,52 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int, server: int) -> None:
-    """Serve one server, the process with this number, until it hangs up."""
-    _die_with(server)  # while the task is being loaded, nobody looks whether it hangs up
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops us
-    for stream in (sys.stdout, sys.stderr):  # a worker that is killed flushes nothing
+    """Serve one server, the process with this id, until it closes the socket."""
+    _die_with(server)  # loading the task does not watch the socket
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C, and then stops this process
+    for stream in (sys.stdout, sys.stderr):  # a worker that is killed does not flush its buffers
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    line = socket.socket(fileno=descriptor)
-    Nursery(line).run()
+    connection = socket.socket(fileno=descriptor)
+    ForkServer(connection).run()
 
 
-class Nursery:
-    """Requests come as lines of JSON with file descriptors beside them; answers are lines of JSON."""
+class ForkServer:
+    """Handles requests, which are lines of JSON with file descriptors beside them. Answers are lines of JSON too."""
 
-    def __init__(self, line: socket.socket) -> None:
-        self._line = line
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
         self._buffer = b""
         self._descriptors: list[int] = []
         self._children: dict[int, int] = {}  # pid -> worker
         self._task: Any = None
         self._work: Any = None
+        # A child's end must interrupt `select`. The handler of SIGCHLD does nothing, but Python writes a byte to this
+        # pipe for every signal that has a handler, and `select` waits for the pipe too. No signal is lost in between.
         self._wake, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
-        """Until the server hangs up; then nobody is left."""
+        """Handle requests until the server closes the socket, then kill every worker."""
         try:
             while self._wait():
                 pass
         finally:
             for pid in self._children:
                 os.kill(pid, signal.SIGKILL)
-            for pid in self._children:  # in a container nobody else might, and they would stay as zombies
+            for pid in self._children:  # in a container no other process may reap them, and they would stay zombies
                 os.waitpid(pid, 0)
 
     def _wait(self) -> bool:
-        ready, _, _ = select.select([self._line.fileno(), self._wake], [], [])
+        ready, _, _ = select.select([self._socket.fileno(), self._wake], [], [])
         if self._wake in ready:
             os.read(self._wake, 4096)
             self._reap()
-        if self._line.fileno() in ready:
+        if self._socket.fileno() in ready:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._line, 65536, 16)
+                data, descriptors, _, _ = socket.recv_fds(self._socket, 65536, 16)
             except ConnectionResetError:
                 return False
             if not data:
@@ -95,16 +98,16 @@ class Nursery:
             self._descriptors += descriptors
             *lines, self._buffer = self._buffer.split(b"\n")
             for text in lines:
-                self._obey(json.loads(text))
+                self._handle(json.loads(text))
         return True
 
-    def _obey(self, request: dict[str, Any]) -> None:
+    def _handle(self, request: dict[str, Any]) -> None:
         match request["do"]:
             case "load":
                 self._load()
             case "fork":
                 self._fork(request)
-            case "signal":  # sent from here, where no process number can have been given to somebody else meanwhile
+            case "signal":  # sent by this process, whose children keep their process ids until it reaps them
                 for pid, worker in self._children.items():
                     if worker == request["worker"]:
                         os.kill(pid, request["signal"])
@@ -114,40 +117,44 @@ class Nursery:
         try:
             import cloudpickle
 
-            # One thread: others that were started here would be missing in the children.
+            # One thread: a fork copies only the thread that calls it, so a library's other threads would be missing.
             with os.fdopen(package, "rb") as file, limited(1):
                 file.seek(0)
                 self._task, self._work = cloudpickle.load(file)
         except BaseException:
             self._answer(error=traceback.format_exc())
             return
-        _die_with(None)  # from now on we look; the server may go on in another thread than the one that started us
+        _die_with(None)  # from now on this process watches the socket; see the module's docstring
         gc.collect()
-        gc.freeze()  # a collection in a child would touch, and so copy, every page
+        gc.freeze()  # otherwise a garbage collection in a child would touch every page, and so copy it
         self._answer(loaded=True)
 
     def _fork(self, request: dict[str, Any]) -> None:
         worker = request["worker"]
         taken = self._take(6)
-        nursery = os.getpid()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._grow_up(request, taken, nursery)
+            self._become_worker(request, taken, parent)
         for descriptor in taken:
             os.close(descriptor)
         self._children[pid] = worker
         self._answer(forked=worker, pid=pid)
 
-    def _grow_up(self, request: dict[str, Any], taken: list[int], nursery: int) -> None:
-        """In the child: become a worker, and never come back."""
+    def _become_worker(self, request: dict[str, Any], taken: list[int], parent: int) -> None:
+        """Run a worker in the child, and end the process. This never returns.
+
+        The order matters: first tie the child to its parent, then undo the parent's signal handling, and close the
+        child's copy of the socket. With that copy left open, the server would not notice the death of the fork server.
+        """
         status = 1
         try:
-            _die_with(nursery)
+            _die_with(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._line.close()
+            self._socket.close()
             inbox, outbox, *descriptors = taken
-            place = Place(
+            place = WorkerSetup(
                 worker=request["worker"],
                 inbox=inbox,
                 outbox=outbox,
@@ -163,7 +170,7 @@ class Nursery:
             os._exit(status)
 
     def _reap(self) -> None:
-        for pid in tuple(self._children):  # one by one: the task may have started processes of its own here
+        for pid in tuple(self._children):  # by id, as the task may have started processes of its own in this process
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self._answer(ended=self._children.pop(pid), status=os.waitstatus_to_exitcode(status))
@@ -172,15 +179,19 @@ class Nursery:
         taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
         return taken
 
-    def _answer(self, **words: Any) -> None:
+    def _answer(self, **fields: Any) -> None:
         try:
-            self._line.sendall(json.dumps(words).encode() + b"\n")
+            self._socket.sendall(json.dumps(fields).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
-            return  # the server is gone: the next read says so
+            return  # the server is gone, which the next read of the socket shows
 
 
 def _die_with(parent: int | None) -> None:
-    """Linux: be killed when the parent dies, even in a call that holds Python's lock; with None, not any more."""
+    """Let the kernel kill this process when its parent dies (Linux only). None removes that tie.
+
+    The kernel does so even while a call holds Python's lock. The parent may have died before the tie was made, so the
+    parent's id is compared afterwards.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0 if parent is None else signal.SIGKILL)
         if parent is not None and os.getppid() != parent:

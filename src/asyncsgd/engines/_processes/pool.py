@@ -1,17 +1,18 @@
-"""The live worker processes, seen from the server: pipes, shared memory and the fork server. Their life is `Lifecycle`.
+"""The server's side of the worker processes: pipes, shared memory and the fork server. `Lifecycle` makes the decisions.
 
 Three kinds of processes take part, and each may touch different things:
 
 - The *server* (this process) makes the pipes and the shared memory. It alone decides which place of the shared memory
   an update goes to, and it alone reads updates. It never sends a signal itself: only a parent can be sure that a
-  process number still belongs to its child.
-- The *fork server* (`nursery.py`, reached through `line.py`) starts workers, sends them signals, and reports how they
-  ended. It touches neither jobs nor vectors. If it dies, the kernel kills all workers, and the server starts another.
+  process id still belongs to its child.
+- The *fork server* (`fork_server.py`, reached through `fork_client.py`) starts workers, sends them signals, and reports
+  how they ended. It touches neither jobs nor vectors. If it dies, the kernel kills all workers, and the server starts
+  another one.
 - A *worker* reads points and writes one update at a time, into the place that came with its job, before it reports.
 
-All workers write their reports into one pipe. A report is shorter than what a pipe writes in one piece, so reports
-never mix, and those of one worker keep their order. The end of a process comes another way, through the fork server,
-and may overtake its last reports: so the pipe is read before any death is believed.
+All workers write their reports into one pipe. A pipe writes a message as short as a report in one piece, so reports
+never mix, and those of one worker keep their order. The end of a process is reported on another way, through the fork
+server, and may overtake the worker's last reports. So the pool reads the pipe before it handles any death.
 """
 
 from __future__ import annotations
@@ -27,25 +28,21 @@ from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines._processes.engine import Processes
-from asyncsgd.engines._processes.fork_client import NurseryLine
+from asyncsgd.engines._processes import Processes
+from asyncsgd.engines._processes.fork_client import ForkClient
 from asyncsgd.engines._processes.shared_memory import JOB, REPORT, Shared, read_note
 from asyncsgd.engines.base import Failed, Rejected, Report, WorkerPool, limited
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Kill, Lifecycle, Rules, Stage, Start, Stop
 from asyncsgd.tasks.base import Task
 
-# --------------------------------------------------------------------------------------------------------------
-# What the server holds for one worker process: its pipe, and its places for updates.
-
-
 AHEAD = 2
-"""Jobs that a worker may hold: it computes one while the update of the one before is applied. Each has its own place
-for the update, which is free again once the update was used or will never come."""
+"""Jobs that a worker may hold: it computes one while the server applies the update of the job before. Each job has its
+own place for the update. The place is free again once the server has used the update, or no update will come."""
 
 
 class WorkerHandle:
-    """Written to by the pool alone.
+    """The server's data about one worker process: its pipe and its places for updates. Only the pool changes it.
 
     A place is always in one of three states: free, with a job that was sent (`Lifecycle` keeps it with the job), or
     unused, which means that its update was reported and the server may still read it. Only a free place is given to
@@ -57,22 +54,22 @@ class WorkerHandle:
         self.inbox = -1
         self.places = range(AHEAD * number, AHEAD * (number + 1))
         self.free = list(self.places)
-        self.unused: dict[int, int] = {}  # job -> place of its update, of those that the last poll reported
+        self.unused: dict[int, int] = {}  # job -> place, for updates that the last poll reported
 
-    def hang_up(self) -> None:
-        """Close the pipe to the process, which then ends if it is idle."""
+    def close_pipe(self) -> None:
+        """Close the pipe to the process, which ends once it has no job to compute."""
         if self.inbox >= 0:
             os.close(self.inbox)
             self.inbox = -1
 
     def forget(self) -> None:
-        """Its process is gone, and with it the jobs. Updates that it has reported stay where they are."""
-        self.hang_up()
+        """Forget the dead process and its jobs. Updates that it has reported keep their places."""
+        self.close_pipe()
         self.free = [place for place in self.places if place not in self.unused.values()]
 
 
 def explain(status: int) -> str:
-    """What an exit status says of a process that ended.
+    """Describe how a process ended, given its exit status.
 
     >>> explain(3), explain(-11)
     ('ended by itself with exit code 3', 'was killed by SIGSEGV')
@@ -84,12 +81,12 @@ def explain(status: int) -> str:
     return f"was killed by {signal.Signals(-status).name if known else f'signal {-status}'}{hint}"
 
 
-LOOK_AROUND = 0.1  # seconds
-READY, DONE = int(Kind.READY), int(Kind.DONE)  # every report is compared with them: plain numbers take half the time
+CHECK_INTERVAL = 0.1  # seconds
+READY, DONE = int(Kind.READY), int(Kind.DONE)  # compared with every report: plain integers take half the time
 
 
 class ProcessPool(WorkerPool):
-    """Worker processes that a fork server starts; jobs and reports are structs in pipes, vectors are shared memory."""
+    """Worker processes that a fork server starts. Pipes carry jobs and reports; shared memory holds the vectors."""
 
     def __init__(self, engine: Processes, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
@@ -107,10 +104,10 @@ class ProcessPool(WorkerPool):
         # The server applies updates with one thread, so that the workers have the other processors.
         self._threads.enter_context(limited(1))
         try:
-            self._line = NurseryLine(task, work, engine.start_timeout)
+            self._forks = ForkClient(task, work, engine.start_timeout)
             self._poller = select.poll()
             self._poller.register(self._outbox, select.POLLIN)
-            self._poller.register(self._line.descriptor, select.POLLIN)
+            self._poller.register(self._forks.descriptor, select.POLLIN)
             for handle in self._handles:
                 self._fork(handle)
             self._await_all()
@@ -130,10 +127,10 @@ class ProcessPool(WorkerPool):
             if self._life.assign(command):
                 self._send(self._handles[command.job.worker])
         elif (worker := self._life.cancel(command)) is not None:
-            # First the mark, then the signal: its handler looks for the mark, and does nothing without it.
+            # First write the number, then send the signal: the worker's handler does nothing without the number.
             job = command.job.id
             self._shared.cancelled[0][self._life.workers[worker].sent[job]] = job
-            self._line.signal(worker, signal.SIGUSR1)
+            self._forks.signal(worker, signal.SIGUSR1)
 
     def poll(self, timeout: float) -> list[Report]:
         life = self._life
@@ -143,21 +140,21 @@ class ProcessPool(WorkerPool):
                 handle.free += handle.unused.values()
                 handle.unused.clear()
                 self._send(handle)
-        # Answers count before the clock is looked at: the server may have been away for longer than a job may take.
+        # Read answers before looking at the clock: the server may have been busy for longer than a job may take.
         self._read_reports()
         now = time.monotonic()
         deadline = now + timeout
         while True:
             if now >= self._check_at:
-                self._look_around(now)
-                self._read_line()  # now and then, also while reports keep coming
+                self._check_times(now)
+                self._read_forks()  # periodically, so that a steady flow of reports does not delay deaths
             if life.pending or now >= deadline:
                 return life.take()
             for descriptor, _ in self._poller.poll(1000 * max(0.0, min(deadline, self._check_at) - now)):
                 if descriptor == self._outbox:
                     self._read_reports()
                 else:
-                    self._read_line()
+                    self._read_forks()
             now = time.monotonic()
 
     def used(self, report: Arrived) -> None:
@@ -169,16 +166,16 @@ class ProcessPool(WorkerPool):
 
     def retire(self, worker: int) -> None:
         self._life.dismiss(worker)
-        self._line.signal(worker, signal.SIGKILL)
+        self._forks.signal(worker, signal.SIGKILL)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if hasattr(self, "_line"):
-            self._line.close()
+        if hasattr(self, "_forks"):
+            self._forks.close()
         for handle in self._handles:
-            handle.hang_up()
+            handle.close_pipe()
         os.close(self._outbox)
         os.close(self._outbox_writer)
         self._shared.close()
@@ -193,7 +190,7 @@ class ProcessPool(WorkerPool):
             try:
                 os.write(handle.inbox, JOB.pack(job.id, job.seed, assign.slot, place))
             except BrokenPipeError:
-                return  # it died: the fork server is about to report so, and the job goes with it
+                return  # the worker died: the fork server is about to report it, and the job is dropped then
 
     def _read_reports(self) -> None:
         while True:
@@ -229,7 +226,10 @@ class ProcessPool(WorkerPool):
     # ------------------------------------------------------------------------------------------ life and death
 
     def _fork(self, handle: WorkerHandle) -> None:
-        """Ask for a process. If the fork server is gone, the request is lost, and `_rebuild` asks again."""
+        """Request a process. If the fork server is dead, the request is lost, and `_rebuild` repeats it.
+
+        The new process gets a new pipe. Jobs for a process that died must not reach its replacement.
+        """
         reader, handle.inbox = os.pipe()
         self._life.started(handle.number, time.monotonic())
         request = {"do": "fork", "worker": handle.number, "n": self._n, "dtype": self.dtype.name}
@@ -237,12 +237,12 @@ class ProcessPool(WorkerPool):
         request |= self._engine.pretence(handle.number)
         self._shared.make(handle.places)
         try:
-            self._line.send(request, [reader, self._outbox_writer, *self._shared.descriptors])
+            self._forks.send(request, [reader, self._outbox_writer, *self._shared.descriptors])
         finally:
             os.close(reader)
 
     def _await_all(self) -> None:
-        """Begin with every worker there, in order, so that equal runs begin equally."""
+        """Wait until every worker is ready. All join in one report, in order, so that equal runs begin equally."""
         deadline = time.monotonic() + self._engine.start_timeout
         while missing := [worker.number for worker in self._life.workers if worker.stage is not Stage.READY]:
             left = deadline - time.monotonic()
@@ -250,47 +250,51 @@ class ProcessPool(WorkerPool):
                 fix = "pass a larger start_timeout if loading the task takes that long"
                 raise EngineError(f"workers {missing} were not ready in {self._engine.start_timeout:g} s; {fix}")
             self._poller.poll(1000 * left)
-            self._read_line()
+            self._read_forks()
             self._read_reports()
         self._life.open()  # the first poll reports that they joined
 
-    def _read_line(self) -> None:
-        for answer in self._line.read():
+    def _read_forks(self) -> None:
+        for answer in self._forks.read():
             if "ended" in answer:
-                self._read_reports()  # what it reported before it died comes first
+                self._read_reports()  # the worker's last reports come before its death
                 self._ended(self._handles[answer["ended"]], explain(answer["status"]))
-        if self._line.lost and not self._closed:
+        if self._forks.lost and not self._closed:
             self._rebuild()
 
     def _ended(self, handle: WorkerHandle, reason: str) -> None:
         if not self._life.opened:
             raise EngineError(f"worker {handle.number} died while starting: {reason}")
         handle.forget()
-        if self._life.died(handle.number, reason, time.monotonic()) and not self._line.lost:
+        if self._life.died(handle.number, reason, time.monotonic()) and not self._forks.lost:
             self._fork(handle)
 
     def _rebuild(self) -> None:
-        """Start another fork server: the one before died, and took every worker with it."""
-        self._poller.unregister(self._line.descriptor)
-        self._line = self._line.again()
-        self._poller.register(self._line.descriptor, select.POLLIN)
-        self._read_reports()  # as for a single death: every worker is dead by now, and has said all it will say
+        """Start another fork server, as the last one died and every worker with it.
+
+        The kernel killed the workers when the fork server died, long before the next one has loaded the task. So the
+        pipe holds every report that these workers will ever write, and is read before their deaths are handled.
+        """
+        self._poller.unregister(self._forks.descriptor)
+        self._forks.restart()
+        self._poller.register(self._forks.descriptor, select.POLLIN)
+        self._read_reports()
         for handle, worker in zip(self._handles, self._life.workers, strict=True):
             if worker.stage is not Stage.ABSENT:
                 self._ended(handle, explain(-signal.SIGKILL))
-        self._look_around(time.monotonic())  # starts those that ended just before, when nothing could be started
+        self._check_times(time.monotonic())  # start workers that died just before, when no fork server was there
 
-    def _look_around(self, now: float) -> None:
+    def _check_times(self, now: float) -> None:
         for action in self._life.tick(now):
             match action:
                 case Start(worker=worker):
-                    if not self._line.lost:
+                    if not self._forks.lost:
                         self._fork(self._handles[worker])
                 case Kill(worker=worker, reason=reason):
-                    # It is dead once the fork server says so; until then it may still answer.
-                    self._line.signal(worker, signal.SIGKILL)
+                    # The worker may still answer until the fork server reports its death.
+                    self._forks.signal(worker, signal.SIGKILL)
                     self._life.condemn(worker, reason)
                 case Stop(worker=worker):
-                    # The signal may have come just before a system call that waits.
-                    self._line.signal(worker, signal.SIGUSR1)
-        self._check_at = now + min(LOOK_AROUND, self._life.allowed / 4)
+                    # Repeat the signal: the first one may have come just before a system call that waits.
+                    self._forks.signal(worker, signal.SIGUSR1)
+        self._check_at = now + min(CHECK_INTERVAL, self._life.allowed / 4)

@@ -1,8 +1,8 @@
 """Anonymous shared memory in numbered slots of equal length. It has no name, so a crash leaves nothing behind.
 
-It is a file descriptor (``memfd``; elsewhere an unlinked temporary file), not a name in /dev/shm, so the small limit
-that containers put on that does not matter. It can grow while others have it open: whoever is sent a new slot
-number maps that slot then.
+The memory is a file descriptor (``memfd``; on other systems an unlinked temporary file). It is not a file in /dev/shm,
+so the small limit that containers set there does not matter. The memory can grow while other processes have it open: a
+process maps a new slot when it first receives the slot's number.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from numpy.typing import DTypeLike, NDArray
 
 from asyncsgd.core.errors import EngineError
 
-# --------------------------------------------------------------------------------------------------------------
-# What server and workers say to each other: fixed structs, far shorter than a pipe writes in one piece.
-
+# Messages between server and workers: structs of fixed length, which a pipe writes in one piece (up to 4096 bytes).
 
 JOB = Struct("<qQii")
-"""To a worker: job, seed, slot of the point, place of the update (also of its note, and of the word to stop)."""
+"""Server to worker: job, seed, slot of the point, place of the update, of its note and of its `Shared.cancelled`."""
 
 REPORT = Struct("<iiqd")
-"""To the server, all workers through one pipe: `asyncsgd.engines.job.Kind`, worker, job, seconds of computing."""
+"""Worker to server, one pipe for all workers: `asyncsgd.engines.job.Kind`, worker, job, seconds of computing."""
 
 NOTE = 16_384
-"""Bytes of text that a worker can leave for the server: a traceback, or what is wrong with an update."""
+"""Bytes of an error text from a worker: a traceback, or what is wrong with an update."""
 
 
 def write_note(note: NDArray[Any], text: str) -> None:
-    """The end of the text, where a traceback says what went wrong, behind its length.
+    """Write the length of the text, then the text. A long text is cut at its start, as tracebacks end with the error.
 
     >>> note = np.zeros(NOTE, np.uint8)
     >>> write_note(note, "too bad")
@@ -49,35 +47,38 @@ def write_note(note: NDArray[Any], text: str) -> None:
 
 
 def read_note(note: NDArray[Any]) -> str:
-    """What `write_note` wrote."""
+    """Return the text that `write_note` wrote."""
     length = int.from_bytes(note[:8].tobytes(), "little")
     return note[8 : 8 + length].tobytes().decode(errors="replace")
 
 
-# --------------------------------------------------------------------------------------------------------------
-# All the memory that the server and its workers share.
-# There are no locks. Each piece has one writer at a time, and a message through a pipe hands it over:
-# - A *point* is written by the server before it sends a job that names the slot, and not again until no job reads it.
-# - An *update* and its *note* are written by the worker that was sent their place, before it reports. From then on
-#   they belong to the server, until the place is given to another job.
-# - In *cancelled* only the server writes, at any time. A worker reads it when a signal arrives and when a job begins.
-# If a worker dies while it writes, the place holds half an update, which is never reported, and so never read.
+# Rules for the memory that the server and its workers share. There are no locks: each piece of memory has one writer at
+# a time, and a message through a pipe passes the right to write.
+#
+# - *Points*: the server writes a point before it sends a job that names its slot. It does not write to the slot again
+#   until no job reads it.
+# - *Updates* and *notes*: the worker that received the place with its job writes them before it reports. After the
+#   report they belong to the server, until the server gives the place to another job.
+# - *Cancelled*: only the server writes, at any time. A worker reads it when a signal arrives and when a job begins.
+#
+# If a worker dies while it writes, the place holds half an update. No report names it, so the server never reads it.
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The server makes it, and sends its descriptors to the workers, who open it."""
+    """All memory that the server shares with its workers. The server makes it; workers open its descriptors."""
 
     points: Slots
     updates: Slots
-    """One slot for each place; so have the notes."""
+    """One slot per place."""
     notes: Slots
+    """One slot per place."""
     cancelled: Slots
-    """By place, the job there that is no longer wanted."""
+    """One slot with one number per place: the job there that the server cancelled, or -1."""
 
     @classmethod
     def new(cls, n: int, dtype: DTypeLike, places: int) -> Shared:
-        """For vectors of n numbers, and so many updates at once."""
+        """Make memory for vectors of n numbers, with this many places for updates."""
         shared = cls(
             Slots.new("asyncsgd-points", n, dtype),
             Slots.new("asyncsgd-updates", n, dtype),
@@ -89,7 +90,7 @@ class Shared:
 
     @classmethod
     def opened(cls, descriptors: Sequence[int], n: int, dtype: DTypeLike, places: int) -> Shared:
-        """What somebody else made."""
+        """Open the memory of these descriptors, which the server made."""
         points, updates, notes, cancelled = descriptors
         return cls(
             Slots(points, n, dtype, owner=False),
@@ -100,16 +101,16 @@ class Shared:
 
     @property
     def descriptors(self) -> list[int]:
-        """To be sent to a worker."""
+        """The descriptors to send to a worker."""
         return [slots.descriptor for slots in self._all]
 
     def make(self, places: Sequence[int]) -> None:
-        """The files must be long enough before a worker maps these places in them."""
+        """Make the files long enough for these places, before a worker maps them."""
         for place in places:
             self.updates[place], self.notes[place]
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for slots in self._all:
             slots.close()
 
@@ -119,7 +120,7 @@ class Shared:
 
 
 def anonymous_file(name: str) -> int:
-    """A descriptor of an empty file that no directory lists."""
+    """Return a descriptor of an empty file that has no name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
@@ -127,13 +128,13 @@ def anonymous_file(name: str) -> int:
 
 
 class Slots:
-    """Vectors of one length and dtype over one descriptor; slot k is mapped when first asked for.
+    """Vectors of one length and dtype over one descriptor. Slot k is mapped at its first use.
 
     Slots 0, 1-2, 3-6, 7-14, ... are mapped together: every mapping holds a descriptor, of which a process has few, and
-    memory that nobody has touched costs nothing.
+    untouched memory costs nothing.
 
-    The owner (the server) makes the file longer; the others only map it. A process that maps beyond the end of the file
-    is killed by SIGBUS when it touches that memory. So the owner asks for a slot before it tells anyone its number.
+    The owner (the server) makes the file longer; other processes only map it. A process that maps beyond the end of the
+    file is killed by SIGBUS when it touches that memory. So the owner uses a slot before it sends the slot's number.
     """
 
     def __init__(self, descriptor: int, n: int, dtype: DTypeLike, *, owner: bool) -> None:
@@ -147,7 +148,7 @@ class Slots:
 
     @classmethod
     def new(cls, name: str, n: int, dtype: DTypeLike) -> Slots:
-        """Fresh ones."""
+        """Make a new file, owned by this process."""
         return cls(anonymous_file(name), n, dtype, owner=True)
 
     def __getitem__(self, slot: int) -> NDArray[Any]:
@@ -171,17 +172,17 @@ class Slots:
         return found
 
     def _grow(self, size: int) -> None:
-        """Make the file longer. Though it is memory, the limit on the size of a file holds for it too."""
+        """Make the file longer. It is memory, but the limit on file sizes applies to it too."""
         try:
             os.ftruncate(self.descriptor, size)
         except OSError as error:
             large = error.errno == errno.EFBIG
             fix = "raise the limit on the size of a file (ulimit -f unlimited)" if large else "free some memory"
-            words = f"{size:,} bytes of shared memory for vectors of {self._n:,} numbers cannot be had"
-            raise EngineError(f"{words} ({error.strerror}); {fix}, or train a smaller model") from error
+            what = f"{size:,} bytes of shared memory for vectors of {self._n:,} numbers cannot be allocated"
+            raise EngineError(f"{what} ({error.strerror}); {fix}, or train a smaller model") from error
 
     def close(self) -> None:
-        """Give the descriptor back; the memory goes when the last array over it does."""
+        """Close the descriptor. The memory is freed with the last array that uses it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

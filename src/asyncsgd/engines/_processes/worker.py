@@ -1,4 +1,9 @@
-"""What a worker process does: read a job, compute it at the shared point, write the update, say so."""
+"""The program of a worker process: read a job, compute it at the shared point, write the update, report it.
+
+A worker computes in one thread. It follows the rules in `shared_memory`: it reads the point that the job names, and
+writes only to the place that came with the job. If it dies, the server learns so from the fork server, and never reads
+that place.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +22,15 @@ from asyncsgd.engines._processes.shared_memory import JOB, REPORT, Shared, write
 from asyncsgd.engines.job import JobRules, JobRunner, Kind
 
 PATIENCE = 1e-4
-"""Seconds that a worker looks for its next job before it sleeps."""
+"""Seconds for which a worker polls for its next job before it sleeps."""
 SOON = 3e-4
-"""Seconds that the last job may have taken to come if it is to look at all: more, as waking up is part of them."""
+"""A worker polls only if its last job came within this many seconds. It is longer than `PATIENCE`, as it includes the
+time to wake up."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a worker sits: its number, its pipes, the memory it shares, and how it computes."""
+class WorkerSetup:
+    """What a worker process needs: its number, its pipes, the shared memory, and how it computes."""
 
     worker: int
     inbox: int
@@ -38,56 +44,56 @@ class StoppableRunner(JobRunner):
 
     A cancel comes in two parts: the server writes the job's number into shared memory, then the fork server sends
     SIGUSR1. The signal may come at any moment, also late, when this process computes another job. So the handler
-    believes only the number in memory, and raises only while that very job is being computed.
+    compares the number in memory with the job being computed, and raises only if they are equal.
     """
 
-    def __init__(self, task: Any, work: Work, place: Place) -> None:
+    def __init__(self, task: Any, work: Work, place: WorkerSetup) -> None:
         super().__init__(task, work, place.worker, place.rules)
         self._cancelled = place.shared.cancelled[0]
-        self._job = self._place = -1  # being computed, and the place of its update
+        self._job = self._place = -1  # the job being computed, and the place of its update
 
     def begin(self, job: int, place: int) -> None:
-        """Say which job comes next."""
+        """Set the number and the place of the next job."""
         self._next = job, place
 
     def compute(self, point: Vector, seed: int, out: Vector) -> Any:
         try:
             self._job, self._place = self._next
-            self.stop()  # a signal that came before the line above found no job
+            self.stop()  # a signal that came before the line above had no effect
             return super().compute(point, seed, out)
         finally:
-            self._job = -1  # the code that writes down an error is not to be stopped in the middle of it
+            self._job = -1  # a late signal must not interrupt the code that formats an error
 
     def stop(self, *_: Any) -> None:
-        """Handle SIGUSR1."""
+        """Raise `Stopped` if the server cancelled the job being computed. This is the handler of SIGUSR1."""
         if self._job >= 0 and self._cancelled[self._place] == self._job:
-            self._job = -1  # the signal is sent again until the job is answered: once is enough
+            self._job = -1  # the signal is repeated until the job is answered: raise only once
             raise Stopped
 
 
-def serve(place: Place, task: Any, work: Work) -> None:
-    """Compute jobs until the server hangs up."""
+def serve(place: WorkerSetup, task: Any, work: Work) -> None:
+    """Compute jobs until the server closes the pipe."""
     shared = place.shared
     run = StoppableRunner(task, work, place)
     signal.signal(signal.SIGUSR1, run.stop)
     receive = _receiver(place.inbox)
-    _say(place, Kind.READY, -1, 0.0)
+    _report(place, Kind.READY, -1, 0.0)
     while message := receive():
         job, seed, slot, target = JOB.unpack(message)
         run.begin(job, target)
         kind, text, seconds = run(shared.points[slot], seed, shared.updates[target])
         if kind is Kind.REJECTED or kind is Kind.FAILED:
-            # Before the report: the server reads the note as soon as it has read the report.
+            # Write the note before the report: the server reads it as soon as it has read the report.
             write_note(shared.notes[target], text)
-        _say(place, kind, job, seconds)
+        _report(place, kind, job, seconds)
 
 
 def _receiver(inbox: int) -> Callable[[], bytes]:
-    """A function that waits for the next job; empty once the server has hung up.
+    """Return a function that waits for the next job. It returns empty bytes once the server has closed the pipe.
 
-    Where updates are small, the next job is there in no time, and waking a process costs more than applying its update:
-    so it looks for a moment, letting others run in between, before it sleeps. Where the last job took longer to come it
-    sleeps at once, as looking takes the processor from the server.
+    With small updates the next job comes at once, and waking a process costs more than applying an update. So the
+    worker polls for a moment, and lets other processes run in between, before it sleeps. If the last job took longer to
+    come, the worker sleeps at once, as polling takes the processor from the server.
     """
     os.set_blocking(inbox, False)
     sleeper = select.poll()
@@ -116,7 +122,7 @@ def _receiver(inbox: int) -> Callable[[], bytes]:
     return receive
 
 
-def _say(place: Place, kind: Kind, job: int, seconds: float) -> None:
+def _report(place: WorkerSetup, kind: Kind, job: int, seconds: float) -> None:
     try:
         os.write(place.outbox, REPORT.pack(kind, place.worker, job, seconds))
     except BrokenPipeError:

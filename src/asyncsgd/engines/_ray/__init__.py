@@ -1,11 +1,212 @@
-"""Workers on a Ray cluster: Ray places them and tells who died, the process that calls `asyncsgd.train` is the server.
+"""Workers on a Ray cluster: ``asgd.engines.ray(workers=4)``. Ray itself is imported when the workers start.
 
-``engine`` what the user asks for · ``cluster`` reached, or started on this machine · ``crew`` who is there and who
-died · ``member`` one of them · ``desk`` jobs, calls and answers · ``post`` how points and updates travel · ``actor``
-what runs at the other end · ``words`` what is said about it · ``knock`` whether a cluster is there · ``watch`` and
-``watchman`` so that nothing of one started here stays behind.
+``cluster`` connects to a cluster or starts one; ``cluster_probe`` first checks that one answers, and ``orphan_cleanup``
+leaves nothing of a started one behind. ``pool`` is the server's side of the workers, ``handle`` its data about one of
+them, ``call_queue`` the unanswered calls, and ``vector_store`` the way that points and updates take. ``worker`` is what
+runs on the other side.
 """
 
-from asyncsgd.engines._ray.engine import Group, Ray, ray
+from __future__ import annotations
 
-__all__ = ["Group", "Ray", "ray"]
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.validate import count, nonnegative, positive
+from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import Work
+from asyncsgd.engines.base import Engine, WorkerPool, per_worker
+from asyncsgd.engines.compression import check_transport
+from asyncsgd.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Group:
+    """Workers with the same needs: where Ray may place them, and how many threads they compute with.
+
+    Args:
+        workers: Number of workers in this group.
+        num_cpus: Processors per worker, as Ray counts them. Workers with a fraction share a processor.
+        num_gpus: GPUs per worker. Workers with a fraction share a GPU.
+        resources: Custom resources per worker, by the names that the nodes use: ``{"big": 1}``.
+        threads: CPU threads per worker. Default: the whole processors of the worker.
+
+    >>> Group(2, num_cpus=4).threads_each
+    4
+    """
+
+    workers: int
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        count("workers", self.workers)
+        nonnegative("num_cpus", self.num_cpus)
+        nonnegative("num_gpus", self.num_gpus)
+        if self.threads is not None:
+            count("threads", self.threads)
+        if not isinstance(self.resources, Mapping):
+            raise BadParameter("resources", self.resources, "is not a mapping", 'pass a mapping such as {"big": 1}')
+        for name, amount in self.resources.items():
+            positive(f"resources[{name!r}]", amount)
+            if name in ("CPU", "GPU"):
+                fix = f"pass num_{name.lower()}s={amount:g}"
+                raise BadParameter("resources", dict(self.resources), f"names {name}, which has its own option", fix)
+
+    @property
+    def threads_each(self) -> int:
+        """CPU threads per worker: ``threads``, or its number of whole processors."""
+        return self.threads or max(1, int(self.num_cpus))
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """The resources that one worker takes from its node, by Ray's names."""
+        wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in wanted.items() if amount}
+
+
+@dataclass(frozen=True)
+class Ray(Engine):
+    """Workers on a Ray cluster; see `ray`."""
+
+    groups: tuple[Group, ...] = ()
+    address: str | None = None
+    at_least: int | None = None
+    transport: str | None = None
+    slowdown: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    job_timeout: float | None = None
+    start_timeout: float = 120.0
+    shared_memory: bool = True
+    logs: bool = False
+    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def group(self) -> tuple[Group, ...]:
+        """The group of every worker."""
+        return tuple(group for group in self.groups for _ in range(group.workers))
+
+    @property
+    def threads(self) -> int | list[int]:
+        """CPU threads: one number if all workers have the same, else one per worker."""
+        each = [group.threads_each for group in self.group]
+        return each[0] if len(set(each)) == 1 else each
+
+    @property
+    def opening(self) -> str:
+        if self.address is None:
+            return "starting Ray on this machine"
+        if self.address == "auto":
+            return "looking for the Ray cluster"
+        return f"connecting to the Ray cluster at {self.address}"
+
+    def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
+        from asyncsgd.engines._ray.pool import RayPool
+
+        return RayPool(self, task, work, x)
+
+    def encoding(self, code: str) -> Ray:
+        check_transport(code)
+        return replace(self, transport=code)
+
+    @property
+    def _working_dir(self) -> str | None:
+        """The directory of this machine that Ray copies to the workers; None if there is none."""
+        directory = str((self.runtime_env or {}).get("working_dir", ""))
+        return os.path.abspath(directory) if directory and "://" not in directory else None
+
+    def describe(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values |= {"groups": [asdict(group) for group in self.groups]}
+        del values["runtime_env"]  # it may hold passwords, and users share run.json
+        values["working_dir"] = self._working_dir
+        return {"engine": "ray", **{k: v for k, v in values.items() if v is not None}}
+
+
+def ray(
+    workers: int | Group | Sequence[Group],
+    *,
+    address: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    resources: Mapping[str, float] | None = None,
+    threads: int | None = None,
+    at_least: int | None = None,
+    slowdown: Sequence[float] | Mapping[int, float] | None = None,
+    seconds: Sequence[float] | Mapping[int, float] | None = None,
+    job_timeout: float | None = None,
+    start_timeout: float = 120.0,
+    shared_memory: bool = True,
+    logs: bool = False,
+    runtime_env: Mapping[str, Any] | None = None,
+) -> Ray:
+    """Compute jobs in workers on a Ray cluster (extra ``ray``). The process that trains is the server.
+
+    Ray places each worker on a node that has room for it, now or as soon as such a node joins. The engine replaces a
+    worker that dies, on another node if necessary. Meanwhile the run continues with the other workers.
+
+    Args:
+        workers: Largest number of workers; or one `Group`, or several where their needs differ.
+        address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``). ``"host:6379"`` if the
+            machine belongs to several clusters; it must be a node of this one. None: the cluster that this process is
+            connected to, or else a Ray that is started for this run only, on loopback and without a dashboard.
+        num_cpus: Processors per worker, as Ray counts them. Default: 1.
+        num_gpus: GPUs per worker. Workers with a fraction share a GPU.
+        resources: Custom resources per worker, by the names that the nodes use: ``{"big": 1}``.
+        threads: CPU threads per worker. Default: the whole processors of the worker.
+        at_least: Start once this many workers are ready; the others join later. Default: all workers.
+        slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
+            ``{worker: factor}``.
+        seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per worker
+            or ``{worker: seconds}``.
+        job_timeout: Seconds after which the engine gives up a job and replaces its worker. Default: 20 times the
+            longest job so far, and at least 5 minutes.
+        start_timeout: Seconds to wait for ``at_least`` workers to be ready, for a worker to load the task, and for any
+            worker to come back if all are gone, before the run stops.
+        shared_memory: Whether workers on this machine share memory with the server instead of using the object store.
+        logs: Whether Ray shows on this terminal what workers print.
+        runtime_env: What Ray prepares for the workers: ``{"working_dir": ".", "pip": [...]}``.
+
+    >>> ray([Group(4), Group(2, num_cpus=2, resources={"big": 1})], address="auto").threads
+    [1, 1, 1, 1, 2, 2]
+    """
+    alike = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "threads": threads}
+    given = {name: value for name, value in alike.items() if value is not None}
+    groups = _groups(workers, given)
+    total = sum(group.workers for group in groups)
+    if at_least is not None:
+        count("at_least", at_least)
+        if at_least > total:
+            raise BadParameter("at_least", at_least, f"is more than the {total} workers", "ask for fewer")
+    if job_timeout is not None:
+        positive("job_timeout", job_timeout)
+    positive("start_timeout", start_timeout)
+    return Ray(
+        total,
+        groups=groups,
+        address=address,
+        at_least=at_least,
+        slowdown=per_worker("slowdown", slowdown, total, nothing=1.0),
+        seconds=per_worker("seconds", seconds, total, nothing=0.0),
+        job_timeout=job_timeout,
+        start_timeout=start_timeout,
+        shared_memory=shared_memory,
+        logs=logs,
+        runtime_env=runtime_env,
+    )
+
+
+def _groups(workers: int | Group | Sequence[Group], given: dict[str, Any]) -> tuple[Group, ...]:
+    if isinstance(workers, Group | Sequence):
+        groups = (workers,) if isinstance(workers, Group) else tuple(workers)
+        if not groups or not all(isinstance(group, Group) for group in groups):
+            raise BadParameter("workers", workers, "are not groups", "pass a number, or asgd.engines.Group(4), ...")
+        if given:
+            name, value = next(iter(given.items()))
+            raise BadParameter(name, value, "is for workers without groups", f"pass {name} to each Group")
+        return groups
+    return (Group(workers, **given),)

@@ -1,12 +1,12 @@
-"""The server's desk: which calls to workers are unanswered, and the answers in order.
+"""The unanswered calls to workers, and their answers in order.
 
-Every job is one call of an actor's method, and Ray gives back a reference at once. Ray runs the calls of one actor in
-the order in which they were made, but an answer that lies on another node may become readable before an older one. The
-desk puts them in order again: it hands on an answer once all calls before it, of the same worker, have been answered.
+Every job is one call of an actor's method, and Ray returns a reference at once. Ray runs the calls of one actor in the
+order in which they were made, but an answer on another node may become readable before an older one. The queue puts
+them in order again: it passes on an answer only after the answers to all earlier calls of the same worker.
 
-If a worker dies, Ray answers all its open calls with an error, one after the other. The first error ends the worker's
+If a worker dies, Ray answers all its open calls with an error, one after another. The first error ends the worker's
 life: `drop` forgets its other calls, so that one death is reported once. Answers to older calls come before the error,
-unless their node took them along. Everything here is called by the thread that polls.
+unless they were lost with their node. Only the polling thread calls these methods.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from asyncsgd.core.events import Arrived, Assign, Cancel, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._ray.handle import Call, WorkerHandle
-from asyncsgd.engines._ray.vector_store import Post
+from asyncsgd.engines._ray.vector_store import VectorStore
 from asyncsgd.engines.base import Failed, Rejected, Report
 from asyncsgd.engines.compression import Parcel, Unpacking
 from asyncsgd.engines.job import Kind
@@ -30,115 +30,118 @@ AT_ONCE = 16
 """Answers that one poll takes; more would hold that many updates in memory."""
 
 
-class Desk:
-    """Jobs of a worker are sent and answered first in, first out."""
+class CallQueue:
+    """The unanswered calls of all workers. Jobs of one worker are sent and answered first in, first out."""
 
-    def __init__(self, post: Post, life: Lifecycle, transport: str | None) -> None:
-        self._post, self._life = post, life
+    def __init__(self, store: VectorStore, life: Lifecycle, transport: str | None) -> None:
+        self._store, self._life = store, life
         self._unpacking = None if transport is None else Unpacking(transport)
-        self._lent: dict[int, tuple[int, int]] = {}  # job that the server waits for -> worker, slot of its point
+        self._reserved: dict[int, tuple[int, int]] = {}  # job that the server waits for -> worker, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
-        self._taken: list[Call] = []  # whose updates the last poll reported
-        self._held_back: dict[WorkerHandle, None] = {}  # their jobs wait until the store has room, one each in turn
-        self._buffers: list[Vector] = []  # for updates that come in 16 bits
+        self._taken: list[Call] = []  # calls whose updates the last poll reported
+        self._held_back: dict[WorkerHandle, None] = {}  # workers whose jobs wait for room in the store, in turn
+        self._buffers: list[Vector] = []  # memory for updates that arrive in 16 bits
 
     def open(self, ray: Any) -> None:
-        """The cluster is there."""
+        """Use this Ray, once the cluster is connected."""
         self._ray = ray
 
     # ------------------------------------------------------------------------------------------ from the server
 
-    def assign(self, member: WorkerHandle, command: Assign) -> None:
-        """Another job for this worker, if it is present."""
+    def assign(self, handle: WorkerHandle, command: Assign) -> None:
+        """Queue a job for this worker, if the worker is present, and send it if possible."""
         if self._life.assign(command):
-            self._lent[command.job.id] = member.number, command.slot
-            self._post.lend(command)
-            self.send(member)
+            self._reserved[command.job.id] = handle.number, command.slot
+            self._store.reserve(command)
+            self.send(handle)
 
     def cancel(self, command: Cancel) -> None:
-        """The server does not want this one. If it runs already, it runs on, and its answer is dropped."""
+        """Forget a job. If it already runs, it runs to its end, and its answer is dropped."""
         self._life.cancel(command)
         self._let_go(command.job.id)
 
     def make_room(self) -> None:
-        """The updates that were reported have been used."""
+        """Free the places of the updates that the last poll reported, and send jobs that waited for them.
+
+        The pool calls this at the start of a poll. The server has used those updates by then.
+        """
         taken, self._taken = self._taken, []
         for call in taken:
-            self._post.used(call)
-            if call.place in call.member.unused:  # else it has died since, and has other places now
-                call.member.unused.remove(call.place)
-                call.member.free.append(call.place)
-        self._serve()
+            self._store.used(call)
+            if call.place in call.handle.unused:  # else the worker has died since, and has other places now
+                call.handle.unused.remove(call.place)
+                call.handle.free.append(call.place)
+        self._send_held_back()
         for call in taken:
-            self.send(call.member)
+            self.send(call.handle)
 
-    def drop(self, member: WorkerHandle) -> None:
-        """This worker is gone, and its jobs are not heard of again."""
-        for reference, call in member.calls.items():
+    def drop(self, handle: WorkerHandle) -> None:
+        """Forget a dead worker's calls and jobs. Later answers to its calls are ignored."""
+        for reference, call in handle.calls.items():
             self._calls.pop(reference, None)
-            self._post.answered(call)
-            self._post.used(call)
-        for job in [job for job, (worker, _) in self._lent.items() if worker == member.number]:
+            self._store.answered(call)
+            self._store.used(call)
+        for job in [job for job, (worker, _) in self._reserved.items() if worker == handle.number]:
             self._let_go(job)
-        self._held_back.pop(member, None)
-        member.forget()
+        self._held_back.pop(handle, None)
+        handle.forget()
 
     def _let_go(self, job: int) -> None:
-        """The server does not wait for this job any more, if it did: its slot may hold another point."""
-        if job in self._lent:
-            self._post.give_back(self._lent.pop(job)[1])
+        """Release the slot of a job's point, once the server does not wait for the job: the slot may be overwritten."""
+        if job in self._reserved:
+            self._store.release(self._reserved.pop(job)[1])
 
     # ------------------------------------------------------------------------------------------ to the workers
 
-    def send(self, member: WorkerHandle) -> None:
-        """As many of its jobs as it may have at once; where they need the store, behind those that wait for it."""
-        while self._may_be_sent(member):
-            if (self._held_back and self._post.travels(member)) or not self._send_one(member):
-                self._held_back[member] = None
+    def send(self, handle: WorkerHandle) -> None:
+        """Send as many jobs as this worker may hold. Jobs that need the store wait behind workers held back before."""
+        while self._may_be_sent(handle):
+            if (self._held_back and self._store.needs_store(handle)) or not self._send_one(handle):
+                self._held_back[handle] = None
                 return
 
-    def _serve(self) -> None:
-        """Those that were held back, a job each and then the next, as long as there is room."""
+    def _send_held_back(self) -> None:
+        """Send jobs of the workers that were held back, one job each in turn, while the store has room."""
         while self._held_back:
-            member = next(iter(self._held_back))
-            if self._may_be_sent(member) and not self._send_one(member):
+            handle = next(iter(self._held_back))
+            if self._may_be_sent(handle) and not self._send_one(handle):
                 return
-            del self._held_back[member]
-            if self._may_be_sent(member):
-                self._held_back[member] = None
+            del self._held_back[handle]
+            if self._may_be_sent(handle):
+                self._held_back[handle] = None
 
-    def _may_be_sent(self, member: WorkerHandle) -> bool:
-        """Whether a job waits for it, and a place for its update is free."""
-        return bool(member.free) and self._life.peek(member.number) is not None
+    def _may_be_sent(self, handle: WorkerHandle) -> bool:
+        """Return whether a job waits for this worker, and a place for its update is free."""
+        return bool(handle.free) and self._life.peek(handle.number) is not None
 
-    def _send_one(self, member: WorkerHandle) -> bool:
-        """Send the next job; False if the store has no room for its point. Then nothing has changed."""
-        assign = self._life.peek(member.number)
+    def _send_one(self, handle: WorkerHandle) -> bool:
+        """Send the next job. Return False, and change nothing, if the store has no room for its point."""
+        assign = self._life.peek(handle.number)
         assert assign is not None
-        call = Call(member, "compute", assign.job.id, member.free[-1])
-        point = self._post.pack(assign, member, call)
+        call = Call(handle, "compute", assign.job.id, handle.free[-1])
+        point = self._store.pack(assign, handle, call)
         if point is None:
             return False
-        member.free.pop()
-        used = self._life.sent(member.number, None, time.monotonic())
-        self.note(call, member.compute.remote(assign.job.seed, point, call.place, used))
+        handle.free.pop()
+        used = self._life.sent(handle.number, None, time.monotonic())
+        self.note(call, handle.compute.remote(assign.job.seed, point, call.place, used))
         return True
 
     def note(self, call: Call, reference: Any) -> None:
-        """A call was made."""
-        self._calls[reference] = call.member.calls[reference] = call
+        """Record a call that was made."""
+        self._calls[reference] = call.handle.calls[reference] = call
 
     # ------------------------------------------------------------------------------------------ from the workers
 
     def answers(self, seconds: float) -> Iterator[tuple[Call, Any]]:
-        """The calls that are answered, with what Ray gives for them: a value, or an error if the worker is gone."""
+        """Yield the answered calls, each with its value, or with Ray's error if the worker is gone."""
         for reference in self._wait(seconds):
             call = self._calls.pop(reference, None)
             if call is None:
-                continue  # of a worker that an answer before this one has shown to be gone
+                continue  # an earlier answer in this list showed that the worker is gone
             call.reference = reference
-            calls = call.member.calls
-            while calls:  # large answers can overtake each other between nodes: in order, all the same
+            calls = call.handle.calls
+            while calls:  # large answers can overtake each other between nodes: yield them in the order of the calls
                 first = next(iter(calls.values()))
                 if first.reference is None:
                     break
@@ -150,56 +153,56 @@ class Desk:
                 del calls[first.reference]
                 yield first, answer
 
-    def has_answered(self, member: WorkerHandle) -> bool:
-        """Whether an answer of this worker lies somewhere on the cluster, and has not been read yet."""
-        found, _ = self._ray.wait(list(member.calls), num_returns=1, timeout=0, fetch_local=False)
+    def has_answered(self, handle: WorkerHandle) -> bool:
+        """Return whether an unread answer of this worker is on some node of the cluster."""
+        found, _ = self._ray.wait(list(handle.calls), num_returns=1, timeout=0, fetch_local=False)
         return bool(found)
 
     def _wait(self, seconds: float) -> list[Any]:
-        """The references that are answered, oldest first; waits for the first one."""
+        """Return the references that are answered, oldest first; wait up to ``seconds`` for the first one."""
         references = list(self._calls)
         if not references:
-            time.sleep(seconds)  # nobody has anything to do: until it is time to look around
+            time.sleep(seconds)  # no call is open; the caller limits the time
             return []
-        # Those that are there already, in the order of their calls; so whoever is answered late is not passed over.
+        # First take answers that are there already, in the order of the calls, so that no worker is passed over.
         found, _ = self._ray.wait(references, num_returns=min(AT_ONCE, len(references)), timeout=0)
         if not found and seconds > 0:
             found, _ = self._ray.wait(references, num_returns=1, timeout=seconds)
         return list(found)
 
     def computed(self, call: Call, kind: int, answer: Any, seconds: float) -> Report | None:
-        """What to report of a job; None: the job was cancelled."""
-        member = call.member
-        self._post.answered(call)
+        """Handle the answer to a job. Return the report for the server; None if the job was cancelled."""
+        handle = call.handle
+        self._store.answered(call)
         took = seconds if kind == Kind.DONE else None
-        _, wanted = self._life.answered(member.number, call.job, time.monotonic(), took)
+        _, wanted = self._life.answered(handle.number, call.job, time.monotonic(), took)
         self._let_go(call.job)
         if wanted and kind == Kind.DONE:
             self._taken.append(call)
-            member.unused.append(call.place)
-            update = self._post.updates[call.place] if member.shares else self._unpacked(answer)
-            return Arrived(call.job, update, member.number, seconds=seconds, checked=True)
-        self._post.used(call)
-        member.free.append(call.place)
-        self._serve()
-        self.send(member)
+            handle.unused.append(call.place)
+            update = self._store.updates[call.place] if handle.shares else self._unpacked(answer)
+            return Arrived(call.job, update, handle.number, seconds=seconds, checked=True)
+        self._store.used(call)
+        handle.free.append(call.place)
+        self._send_held_back()
+        self.send(handle)
         if not wanted:
             return None
-        if kind == Kind.STOPPED:  # nobody stops a job here, but the user's code may raise `Stopped` itself
+        if kind == Kind.STOPPED:  # this engine never stops a job, but the user's code may raise `Stopped` itself
             return Lost(call.job)
-        return (Rejected if kind == Kind.REJECTED else Failed)(call.job, member.number, answer)
+        return (Rejected if kind == Kind.REJECTED else Failed)(call.job, handle.number, answer)
 
     def _unpacked(self, answer: Any) -> Vector:
         if self._unpacking is None:
             update: Vector = answer
             return update
-        used = len(self._taken)  # this one included
+        used = len(self._taken)  # including this update
         if len(self._buffers) < used:
-            self._buffers.append(np.empty(self._post.n, self._post.dtype))
+            self._buffers.append(np.empty(self._store.n, self._store.dtype))
         self._unpacking(Parcel(*answer), self._buffers[used - 1])
         return self._buffers[used - 1]
 
     def close(self) -> None:
-        """Let go of everything that Ray holds for us."""
+        """Drop all references, so that Ray frees what they refer to."""
         self._taken.clear()
         self._calls.clear()

@@ -1,4 +1,4 @@
-"""The cluster: the one this process is connected to, one that an address leads to, or one started here for a run."""
+"""The Ray cluster of a run: the one this process is connected to, one at an address, or one started for the run."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from typing import Any
 
 from asyncsgd import _files
 from asyncsgd.core.errors import EngineError, MissingLibrary
-from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, knock
-from asyncsgd.engines._ray.engine import Ray
-from asyncsgd.engines._ray.orphans import Watch
+from asyncsgd.engines._ray import Ray
+from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, probe
+from asyncsgd.engines._ray.orphan_cleanup import OrphanCleanup
 
 LOOPBACK = "127.0.0.1"
 LONGEST_FOLDER = 36
-"""Characters; a socket's name may have 107, and Ray adds "/ray/session_(date)_(process)/sockets/plasma_store"."""
+"""Characters: the path of a socket may have 107, and Ray adds "/ray/session_(date)_(process)/sockets/plasma_store"."""
 PREFIX = "asgd-ray-"
 LEAST_STORE = 100 * 1024**2
 SPARE = 0.6
-"""The part of an object store that is used for vectors; the rest is for what Ray and the task need, and for gaps."""
+"""The fraction of the object store that vectors may fill. The rest is for Ray, for the task, and for fragmentation."""
 
 GIVES_UP = 50.0
-"""Seconds for which Ray waits at least, where nobody answers, before it gives up."""
+"""Ray tries at least this many seconds to connect before it gives up."""
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray is going to do anyway; without it, it warns
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the future default of Ray, which warns if it is not set
 }
 
 
 CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""With 0, Ray takes 127.0.0.1 as it is, in place of an address of this machine that others can reach."""
+"""With 0, Ray keeps 127.0.0.1, instead of replacing it by an address that other machines can reach."""
 
 
 class Cluster:
-    """Ray, connected while this is open. Whatever was started for it is gone once it is closed."""
+    """A connection to Ray. `close` ends everything that was started for it."""
 
     def __init__(self, engine: Ray, vectors: int) -> None:
-        """``vectors``: bytes of all points and updates that may be under way at once."""
+        """Connect. ``vectors`` is the number of bytes of all points and updates that may be under way at once."""
         self._folder: Path | None = None
-        self._watch: Watch | None = None
+        self._cleanup: OrphanCleanup | None = None
         self._connected = self._up = False
         self.environment: dict[str, Any] | None = None
-        """What Ray is to prepare for each worker; None: for the whole run, which it has been told already."""
-        self._handler = signal.getsignal(signal.SIGTERM)  # Ray puts its own in place
+        """The ``runtime_env`` of each worker. None: the connection has it already, for all workers."""
+        self._handler = signal.getsignal(signal.SIGTERM)  # Ray installs its own; `close` restores this one
         with _settings():
             self.ray = _imported()
             if self.ray.is_initialized():
@@ -71,13 +71,13 @@ class Cluster:
 
     def _start(self, engine: Ray, vectors: int) -> None:
         self._folder, self._lock = _folder()
-        self._watch = Watch(self._folder)
+        self._cleanup = OrphanCleanup(self._folder)
         total: dict[str, float] = {}
         for group in engine.group:
             for name, amount in group.needs.items():
                 total[name] = total.get(name, 0.0) + amount
         graphics = total.pop("GPU", 0.0)
-        # A worker needs room on paper: on one machine, several may share a processor, and stand for large ones.
+        # On one machine Ray's processors are only numbers for placing workers: several workers may share a processor.
         processors = max(total.pop("CPU", 0.0), float(os.cpu_count() or 1))
         self._init(
             "Ray could not be started on this machine",
@@ -102,8 +102,8 @@ class Cluster:
         address = engine.address
         if address == "auto":
             address = _found()
-        knock(address)
-        complaint = f"the Ray cluster at {address} did not take us in"
+        probe(address)
+        complaint = f"the Ray cluster at {address} refused the connection"
         near = address.rpartition(":")[0] in (LOOPBACK, "localhost", "[::1]")
         with loopback() if near else nullcontext():
             check_node(address)
@@ -118,7 +118,9 @@ class Cluster:
                 self.ray.init(logging_level="error", configure_logging=False, **options)
         except Exception as error:
             raise EngineError(f"{complaint}: {type(error).__name__}: {error}") from error
-        except SystemExit as error:  # what SIGTERM does meanwhile; Ray gives up by sending it to this very process
+        except SystemExit as error:
+            # Ray's handler of SIGTERM raises this. Ray itself also sends SIGTERM to this process when it gives up, so
+            # the time tells the two cases apart.
             seconds = time.monotonic() - began
             if seconds < GIVES_UP:
                 raise SystemExit(128 + signal.SIGTERM) from error
@@ -135,31 +137,31 @@ class Cluster:
         return float("inf")
 
     def describe(self) -> str:
-        """What the cluster has and what of it is free, in words."""
+        """Return a text about the cluster's nodes and its free resources."""
         everything, free = self.ray.cluster_resources(), self.ray.available_resources()
         nodes = sum(bool(node["Alive"]) for node in self.ray.nodes())
-        words = [
+        resources = [
             f"{free.get(name, 0.0):g} of {amount:g} {name}"
             for name, amount in sorted(everything.items())
             if not name.startswith("node:") and name not in ("memory", "object_store_memory")
         ]
-        return f"{nodes} nodes with {', '.join(words) or 'nothing'} free"
+        return f"{nodes} nodes with {', '.join(resources) or 'nothing'} free"
 
     def close(self) -> None:
-        """Hang up; a cluster that was started here ends."""
+        """Disconnect, and end a cluster that was started for this run."""
         clean = False
         try:
-            self._hang_up()
-            clean = self._up  # of a start that did not finish, Ray may leave all
+            self._disconnect()
+            clean = self._up  # if the start did not finish, Ray may leave any of its processes behind
         finally:
-            if self._watch is not None:
-                self._watch.end(clean=clean)
+            if self._cleanup is not None:
+                self._cleanup.end(clean=clean)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 os.close(self._lock)
                 self._folder = None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if not self._connected:
             return
         self._connected = False
@@ -172,12 +174,12 @@ class Cluster:
                 signal.signal(signal.SIGTERM, self._handler)
 
 
-# ---------------------------------------------------------------------------------------------- reaching one
+# ---------------------------------------------------------------------------------------------- connecting
 
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Ray reads them when it is imported and when it starts processes; the user's own come first."""
+    """Set `SETTINGS`, which Ray reads at import and when it starts processes. The user's own values win."""
     missing = [name for name in SETTINGS if name not in os.environ]
     os.environ.update({name: SETTINGS[name] for name in missing})
     try:
@@ -189,11 +191,11 @@ def _settings() -> Iterator[None]:
 
 @contextmanager
 def loopback() -> Iterator[None]:
-    """Ray stays on loopback, also where it was imported before; its processes are told by the environment."""
+    """Keep Ray on loopback: in this process by its constant, in Ray's processes by the environment."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before, given = getattr(constants, "ENABLE_RAY_CLUSTER", None), os.environ.get(CLUSTERS)
     os.environ[CLUSTERS] = "0"
-    if before is not None:  # else a Ray that has other names inside
+    if before is not None:  # else a version of Ray with other internal names
         constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
@@ -215,13 +217,13 @@ def _imported() -> Any:
 
 
 def _common(engine: Ray) -> dict[str, Any]:
-    """What Ray is told however it is reached. A local directory is sent along only if it is said here."""
+    """Return the options of every connection. Ray sends a local directory only if it is named when connecting."""
     environment = engine.runtime_env
     return {"log_to_driver": engine.logs, "runtime_env": None if environment is None else dict(environment)}
 
 
 def _found() -> str:
-    """The address of the cluster that this machine belongs to."""
+    """Return the address of the cluster that this machine belongs to."""
     given = os.environ.get("RAY_ADDRESS", "")
     if given not in ("", "auto"):
         return given
@@ -230,7 +232,7 @@ def _found() -> str:
     except ImportError as error:
         raise EngineError("address = 'auto' cannot be looked up with this version of Ray; pass host:6379") from error
     try:
-        with loopback():  # else 127.0.0.1 becomes an address where a cluster on loopback does not listen
+        with loopback():  # else Ray replaces 127.0.0.1 by an address at which a cluster on loopback does not listen
             found = canonicalize_bootstrap_address("auto")
     except ConnectionError:
         found = None
@@ -243,9 +245,9 @@ def _found() -> str:
 
 
 def _folder() -> tuple[Path, int]:
-    """A folder that nobody else may look into, and the descriptor of a lock that says whose it is while we live.
+    """Make a private folder for Ray's files. Return it with the descriptor of a lock, held while this process lives.
 
-    Sockets lie deep in it, so its own name must be short.
+    Ray puts sockets deep into the folder, and their paths have a limit, so the folder's own path must be short.
     """
     parent = tempfile.gettempdir()
     if len(parent) + 1 + len(PREFIX) + 8 > LONGEST_FOLDER and os.path.isdir("/tmp"):
@@ -254,26 +256,26 @@ def _folder() -> tuple[Path, int]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     lock = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
     _files.take(lock)
-    (folder / "new").rename(folder / "lock")  # held before anybody else can find it
+    (folder / "new").rename(folder / "lock")  # the lock is held before `_sweep` of another process can find it
     return folder, lock
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what servers that were killed have left: folders of ours whose lock nobody holds."""
+    """Remove the folders of servers that were killed: those whose lock no process holds."""
     for lock in parent.glob(f"{PREFIX}*/lock"):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
         except OSError:
-            continue  # another user's, or gone by now
+            continue  # it belongs to another user, or is gone by now
         try:
-            if os.fstat(descriptor).st_uid == os.getuid() and _files.take(descriptor):  # else its server lives
+            if os.fstat(descriptor).st_uid == os.getuid() and _files.take(descriptor):  # else its server is alive
                 shutil.rmtree(lock.parent, ignore_errors=True)
         finally:
             os.close(descriptor)
 
 
 def _store(vectors: int) -> int:
-    """How large a store to start: room for all that may be under way, but not more than half of the free memory."""
+    """Return the size of the object store: room for all vectors under way, but at most half of the free memory."""
     wanted = max(LEAST_STORE, int(vectors / SPARE))
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

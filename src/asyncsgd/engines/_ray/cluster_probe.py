@@ -1,4 +1,7 @@
-"""Whether a Ray cluster answers at an address and this machine is a node of it, before Ray itself tries for minutes."""
+"""Quick checks before connecting to Ray: a cluster answers at the address, and this machine is a node of it.
+
+Without these checks Ray itself would try for minutes, and end with an error that does not name the cause.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,27 @@ import socket
 from typing import Any, BinaryIO
 
 from asyncsgd.core.errors import EngineError, UsageError
-from asyncsgd.engines._ray.engine import Ray
+from asyncsgd.engines._ray import Ray
 
 ANSWER = 5.0
-"""Seconds in which whoever listens at an address must answer. Ray itself tries for 107."""
+"""Seconds in which the process at the address must answer. Ray itself tries for 107."""
 NEARBY = 5.0
 """Seconds in which a node of the cluster must be found on this machine. Ray itself looks for 60."""
 LONGEST_FRAME = 2**14
 UNKNOWN_CALL = b"grpc-status\x0212"
-"""The status by which a server of gRPC says that it does not know the call, as it is written in a header."""
+"""The header of a gRPC server that does not know the call: status 12, "unimplemented"."""
 
 
-def knock(address: str) -> None:
-    """Whether somebody is at home who speaks Ray's protocol: said within seconds, not minutes."""
+def probe(address: str) -> None:
+    """Raise `EngineError` within seconds unless a Ray cluster answers at the address."""
     if address.startswith("ray://"):
         raise EngineError(
-            f"address = {address!r} leads to a proxy that would copy every vector; run this on a node of the cluster "
+            f"address = {address!r} is a proxy that would copy every vector; run this on a node of the cluster "
             "with address = 'auto', or pass host:6379"
         )
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
-        raise EngineError(f"address = {address!r} is none; write host:6379 or auto")
+        raise EngineError(f"address = {address!r} has no port; write host:6379 or auto")
     hint = "is the head node up (`ray start --head`), and the port open from here?"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER) as line:
@@ -37,8 +40,8 @@ def knock(address: str) -> None:
                 with line.makefile("rb") as answer:
                     if not _knows_the_call(answer):
                         raise EngineError(
-                            f"whoever listens at {host}:{port} is no Ray cluster; check the address, which may be that "
-                            "of a cluster that is gone"
+                            f"the process at {host}:{port} is not a Ray cluster; check the address, which may be that "
+                            "of a cluster that has ended"
                         )
     except TimeoutError as error:
         raise EngineError(f"no answer from {host}:{port} in {ANSWER:g} s; {hint}") from error
@@ -48,7 +51,7 @@ def knock(address: str) -> None:
 
 
 def _hello(authority: str) -> bytes:
-    """The opening words of HTTP/2, no settings of ours, and a call of gRPC without an argument."""
+    """Return the bytes of a gRPC call: the HTTP/2 preface, empty settings, and a call without an argument."""
 
     def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
         return len(content).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
@@ -66,22 +69,22 @@ def _hello(authority: str) -> bytes:
 
 
 def _knows_the_call(answer: BinaryIO) -> bool:
-    """Whether the call is answered by status 200, as every server of gRPC does, and was not unknown there.
+    """Return whether the answer has HTTP status 200, like every gRPC answer, and knows the call.
 
-    Other processes of Ray speak gRPC too, and one may have been given the port of a head node that is gone.
+    Other Ray processes speak gRPC too, and one of them may use the port of a head node that has ended.
     """
     while len(start := answer.read(9)) == 9:
         length, kind = int.from_bytes(start[:3], "big"), start[3]
         if length > LONGEST_FRAME:
-            return False  # no HTTP/2
+            return False  # not HTTP/2
         content = answer.read(length)
-        if kind == 1:  # headers, the status first: 0x88 is 200 in the table of HTTP/2
+        if kind == 1:  # headers, with the status first: 0x88 is 200 in HTTP/2's table
             return content[:1] == b"\x88" and UNKNOWN_CALL not in content
     return False
 
 
 def check_node(address: str) -> None:
-    """Whether a node of the cluster runs on this machine: Ray takes in nobody else."""
+    """Raise `EngineError` unless this machine is a node of the cluster: Ray accepts drivers only from nodes."""
     try:
         services: Any = importlib.import_module("ray._private.services")
         unreachable: type[Exception] = importlib.import_module("ray.exceptions").RayError
@@ -91,18 +94,18 @@ def check_node(address: str) -> None:
         head = services.GcsClient(address=address)
         services.get_node_to_connect_for_driver(head, timeout_seconds=NEARBY)
     except (AttributeError, TypeError):
-        return  # a Ray that has other names inside: it finds out by itself, only later
+        return  # a version of Ray with other internal names: Ray finds out by itself, but later
     except unreachable as error:
         raise EngineError(f"the Ray cluster at {address} does not answer ({error}); is its head node up?") from error
     except RuntimeError as error:
         raise EngineError(
-            f"this machine is no node of the Ray cluster at {address} ({error}); make it one with `ray start "
+            f"this machine is not a node of the Ray cluster at {address} ({error}); make it one with `ray start "
             f"--address={address}`, or train on a node of the cluster"
         ) from error
 
 
 def check_connected(ray: Any, engine: Ray) -> None:
-    """Whether the cluster that this process is connected to is the one that was asked for."""
+    """Raise `UsageError` if this process is connected to another cluster, or too early for ``working_dir``."""
     here = ray.get_runtime_context().gcs_address
     if engine.address not in (None, "auto") and _place(engine.address) != _place(here):
         raise UsageError(
@@ -112,13 +115,13 @@ def check_connected(ray: Any, engine: Ray) -> None:
     directory = str((engine.runtime_env or {}).get("working_dir", ""))
     if directory and "://" not in directory:
         raise UsageError(
-            f"working_dir = {directory!r} cannot be sent along any more, as this process is connected to Ray already; "
+            f"working_dir = {directory!r} cannot be sent, as this process is already connected to Ray; "
             "pass runtime_env to ray.init(...), or call ray.shutdown() first"
         )
 
 
 def _place(address: str) -> tuple[str, str]:
-    """(number of the machine, port), whatever it is called; as it is written, if the name is unknown."""
+    """Return (IP address, port), so that two names of one machine compare equal; an unknown name is returned as is."""
     host, _, port = address.rpartition(":")
     try:
         return str(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][4][0]), port

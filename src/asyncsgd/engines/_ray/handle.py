@@ -1,4 +1,4 @@
-"""What the server holds for one worker of a cluster: its actor, its open calls, its places for updates."""
+"""The server's data about one worker of a cluster, and the texts about workers that are missing."""
 
 from __future__ import annotations
 
@@ -6,39 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncsgd.engines._ray.engine import Group
+from asyncsgd.engines._ray import Group
 from asyncsgd.engines.lifecycle import Lifecycle, Stage
-
-# --------------------------------------------------------------------------------------------------------------
-# What to say about workers that are not there, in one sentence where Ray says it in twenty lines.
-
 
 LOADING = "cannot load the task"
 BEGINNINGS = ("The actor is dead because ", "The actor died because of ", "The actor died because ")
 LOST = "Failed to retrieve object"
-"""How Ray begins where an answer was lost with its node; why comes last."""
+"""The start of Ray's text if an answer was lost with its node. Such a text gives the reason in its last line."""
 LONGEST = 200
 
 
 def explain(error: Exception) -> str:
-    r"""Why a worker is gone.
+    r"""Return in one sentence why a worker is gone. Ray's own text has about twenty lines.
 
     >>> explain(Exception("The actor died.\n\tpid: 7\nThe actor is dead because its node has died. See the logs."))
     'is gone: its node has died'
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     first = lines[-1] if lines[0].startswith(LOST) else lines[0]
-    words = next((line for line in lines if line.startswith(BEGINNINGS)), first)
+    reason = next((line for line in lines if line.startswith(BEGINNINGS)), first)
     for beginning in BEGINNINGS:
-        words = words.removeprefix(beginning)
-    first, _, detail = words.partition(". ")
+        reason = reason.removeprefix(beginning)
+    first, _, detail = reason.partition(". ")
     if "Worker exit detail: " in detail:
         first += f" ({detail.partition('Worker exit detail: ')[2].partition('. ')[0].removeprefix('Worker ')})"
     return f"is gone: {first.rstrip('.')[:LONGEST]}"
 
 
 def missing(handles: Sequence[WorkerHandle], life: Lifecycle, wanted: int, seconds: float, cluster: str) -> str:
-    """Who is not there, what was asked for, what the cluster has, and what to do."""
+    """Return an error text: which workers are missing, what they need, what the cluster has, and what to do."""
     here = [worker for worker in life.workers if worker.number not in life.retired]
     there = sum(worker.stage is Stage.READY for worker in here)
     parts = []
@@ -51,14 +47,14 @@ def missing(handles: Sequence[WorkerHandle], life: Lifecycle, wanted: int, secon
     needs = sorted({_needs(handles[worker.number]) for worker in here if worker.stage is Stage.WAITING})
     asked = f"Ray was asked for nodes with {' or '.join(needs)} free; the" if needs else "The"
     return (
-        f"{there} of the {wanted} workers that the run needs were there after {seconds:.0f} s: {'; '.join(parts)}."
-        f"{_reasons(life)} {asked} cluster has {cluster}. Ask for less per worker, begin with fewer (at_least), add "
+        f"{there} of the {wanted} workers that the run needs were ready after {seconds:.0f} s: {'; '.join(parts)}."
+        f"{_reasons(life)} {asked} cluster has {cluster}. Ask for less per worker, start with fewer (at_least), add "
         "nodes, or pass a larger start_timeout"
     )
 
 
 def _reasons(life: Lifecycle) -> str:
-    """Why those that are not there died the last time: two of them, if they differ."""
+    """Return why the missing workers last died: at most two different reasons."""
     found: dict[str, int] = {}
     for worker in life.workers:
         if worker.reason and worker.stage is not Stage.READY:
@@ -67,8 +63,8 @@ def _reasons(life: Lifecycle) -> str:
     return "".join(f" Worker {number} {reason}." for reason, number in list(found.items())[:2])
 
 
-def _needs(member: WorkerHandle) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in member.group.needs.items()) or "anything"
+def _needs(handle: WorkerHandle) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in handle.group.needs.items()) or "anything"
 
 
 def _named(numbers: list[int]) -> str:
@@ -77,33 +73,33 @@ def _named(numbers: list[int]) -> str:
 
 
 AHEAD = 2
-"""Jobs that a worker may have been sent: it computes one while the point of the next is on its way. One only with error
-feedback, as a job then begins with what became of the one before."""
+"""Jobs that a worker may hold at once: it computes one while the point of the next is on its way. With error feedback a
+worker holds one job, as each job then depends on the outcome of the job before."""
 
 
 @dataclass(eq=False)
 class Call:
     """A call of an actor's method that has not been answered."""
 
-    member: WorkerHandle
+    handle: WorkerHandle
     method: str
     job: int = -1
     place: int = -1
     version: Any = None
-    """What holds its point in the object store."""
+    """The `Version` that holds its point in the object store; None if the point is not there."""
     reference: Any = None
-    """Once it is answered: to what."""
+    """Ray's reference to the answer, once there is one."""
 
 
 class WorkerHandle:
-    """Written to by the pool and its desk alone."""
+    """One worker: its actor, its open calls and its places for updates. Only the pool and its call queue change it."""
 
     def __init__(self, number: int, group: Group, ahead: int) -> None:
         self.number, self.group = number, group
         self.actor: Any = None
-        self.compute: Any = None  # its method, looked up once
-        self.node = ""  # where it was placed
-        self.shares = False  # memory with the server
+        self.compute: Any = None  # the actor's method, looked up once
+        self.node = ""  # the node where Ray placed the actor
+        self.shares = False  # whether it shares memory with the server
         self.calls: dict[Any, Call] = {}  # reference -> call, in order
         self._ahead, self._lives = ahead, 0
         self.free = list(self.places)
@@ -111,16 +107,20 @@ class WorkerHandle:
 
     @property
     def places(self) -> range:
-        """For updates in shared memory. The next life has others: the process before may still be about to die.
+        """The places for updates in shared memory of the present process. Its replacement has different ones.
 
-        A kill takes a while, and until then the process may write its last update. Two sets of places take turns: a
-        third process starts only once the second one has died as well.
+        A kill takes a while, and until then the killed process may write its last update. So its replacement must not
+        use the same places. Two sets take turns, which is enough: a third process starts only after the second one has
+        died too.
         """
         first = AHEAD * (2 * self.number + self._lives % 2)
         return range(first, first + self._ahead)
 
     def forget(self) -> None:
-        """Its process is gone, and with it the jobs. Updates that it has reported stay where they are."""
+        """Forget the dead process, its calls and its jobs, and switch to the other set of places.
+
+        The updates that the dead process has reported stay valid, as the replacement writes to other places.
+        """
         self._lives += 1
         self.actor = self.compute = None
         self.shares = False

@@ -1,13 +1,16 @@
-"""The live workers of a Ray cluster, seen from the server: actors and calls of their methods.
+"""The server's side of the workers on a Ray cluster: actors, and calls of their methods.
 
-`Lifecycle` decides what becomes of a worker. A worker is one actor at a time. Ray never restarts an actor here: another
-one takes its number, so that nothing of a dead process lives on. An actor passes through three kinds of calls, each
-made when the one before is answered: ``hello`` (Ray has found room for it, which may take any time), ``load`` (it
-unpacks the task, within ``start_timeout``), then ``compute`` for each job.
+`Lifecycle` decides when a worker is started, killed or given up. A worker is one actor at a time. Ray never restarts an
+actor here: a new actor takes the worker's number, so that no state of a dead process survives. The server makes three
+kinds of calls to an actor: first ``hello`` (its answer shows that Ray has found room, which may take any time), then
+``load`` (the actor unpacks the task within ``start_timeout``), and after that ``compute`` for each job.
 
 Only the polling thread touches actors and references. On the server's own machine a worker writes its update into
-shared memory, and into no other place than the one that came with the call. A process that was killed may live on for
-a moment, and write there: hence its replacement has other places (`WorkerHandle.places`).
+shared memory, only to the place that came with the call. A process that was killed may live on for a moment and still
+write there, so its replacement has different places (`WorkerHandle.places`).
+
+If a worker dies, Ray answers its open calls with an error; `_died` then drops all its calls before a replacement takes
+the number. If the server dies, Ray ends the actors, and `orphan_cleanup` ends what Ray leaves behind.
 """
 
 from __future__ import annotations
@@ -24,35 +27,35 @@ from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.core.events import Assign, Command
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines._ray.call_queue import Desk
+from asyncsgd.engines._ray import Ray
+from asyncsgd.engines._ray.call_queue import CallQueue
 from asyncsgd.engines._ray.cluster import Cluster
-from asyncsgd.engines._ray.engine import Ray
 from asyncsgd.engines._ray.handle import AHEAD, LOADING, Call, WorkerHandle, explain, missing
-from asyncsgd.engines._ray.vector_store import Post
-from asyncsgd.engines._ray.worker import Terms, Worker
+from asyncsgd.engines._ray.vector_store import VectorStore
+from asyncsgd.engines._ray.worker import Worker, WorkerConfig
 from asyncsgd.engines.base import Note, Report, WorkerPool, limited
 from asyncsgd.engines.lifecycle import Ask, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.tasks.base import Task
 
-LOOK_AROUND = 0.25  # seconds
+CHECK_INTERVAL = 0.25  # seconds
 SILENCE = 2.0
-"""Seconds after which a worker without a job is asked whether it is still there."""
+"""Seconds after which the pool asks a worker without a job whether it is still alive."""
 
 
 class RayPool(WorkerPool):
-    """Actors that Ray places. Calls of their methods are jobs; what is waited for are the references to the answers."""
+    """Actors that Ray places on nodes. A job is a call of an actor's method; Ray returns a reference to the answer."""
 
     def __init__(self, engine: Ray, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
         self._n, self.dtype = x.shape[0], x.dtype
         ahead = AHEAD if engine.transport is None else 1
-        self._members = [WorkerHandle(number, group, ahead) for number, group in enumerate(engine.group)]
+        self._handles = [WorkerHandle(number, group, ahead) for number, group in enumerate(engine.group)]
         rules = Rules(
             job_timeout=engine.job_timeout,
             start_timeout=engine.start_timeout,
             ahead=ahead,
             continue_without=True,
-            backoff=True,  # after a second death its node may be dying, and Ray does not know yet
+            backoff=True,  # after a second death the node may be dying, which Ray notices later
             silence=SILENCE,
         )
         self._life = Lifecycle(engine.workers, rules, time.monotonic())
@@ -60,21 +63,21 @@ class RayPool(WorkerPool):
         self._closed = False
         self._cluster: Cluster | None = None
         package = _pack(task, work)
-        self._post = Post(self._n, x.dtype, halved=engine.transport is not None)
-        self._desk = Desk(self._post, self._life, engine.transport)
+        self._store = VectorStore(self._n, x.dtype, halved=engine.transport is not None)
+        self._queue = CallQueue(self._store, self._life, engine.transport)
         self._threads = ExitStack()
         # The server applies updates with one thread, so that workers on this machine have the other processors.
         self._threads.enter_context(limited(1))
         try:
             self._cluster = Cluster(engine, vectors=(2 * ahead * engine.workers + 2) * x.nbytes)
             ray = self._ray = self._cluster.ray
-            self._desk.open(ray)
-            self._post.open(ray, self._cluster.store)
+            self._queue.open(ray)
+            self._store.open(ray, self._cluster.store)
             self._package = ray.put(package)
             self._actors = ray.remote(Worker)
-            for member in self._members:
-                self._hire(member)
-            _warm(x.dtype)  # while they start
+            for handle in self._handles:
+                self._start_worker(handle)
+            _warm(x.dtype)  # while the workers start
             self._await()
         except BaseException:
             self.close()
@@ -83,21 +86,21 @@ class RayPool(WorkerPool):
     # ------------------------------------------------------------------------------------------ for the run
 
     def allocate(self, n: int) -> Vector:
-        return self._post.allocate()
+        return self._store.allocate()
 
     def execute(self, command: Command) -> None:
         if isinstance(command, Assign):
-            self._desk.assign(self._members[command.job.worker], command)
+            self._queue.assign(self._handles[command.job.worker], command)
         else:
-            self._desk.cancel(command)
+            self._queue.cancel(command)
 
     def poll(self, timeout: float) -> list[Report]:
         self._life.begin()
-        self._desk.make_room()
+        self._queue.make_room()
         deadline = time.monotonic() + timeout
-        wait = 0.0  # first of all, what has been answered while the server was busy
+        wait = 0.0  # first read what was answered while the server was busy
         while True:
-            for call, answer in self._desk.answers(wait):
+            for call, answer in self._queue.answers(wait):
                 self._take(call, answer)
             now = time.monotonic()
             if now >= self._check_at:
@@ -108,139 +111,139 @@ class RayPool(WorkerPool):
 
     def retire(self, worker: int) -> None:
         self._life.dismiss(worker)
-        self._life.died(worker, "", time.monotonic())  # nothing of it is read any more
-        self._dismiss(self._members[worker])
+        self._life.died(worker, "", time.monotonic())  # no answer of it will be read
+        self._kill(self._handles[worker])
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        with ExitStack() as parts:  # each of them, whatever becomes of the others; the last one first
+        with ExitStack() as parts:  # closes each part even if another one raises, in reverse order
             parts.enter_context(self._threads)
             if self._cluster is not None:
                 parts.callback(self._cluster.close)
-            parts.callback(self._post.close)
-            parts.callback(self._desk.close)
-            for member in reversed(self._members):
-                parts.callback(self._dismiss, member)
+            parts.callback(self._store.close)
+            parts.callback(self._queue.close)
+            for handle in reversed(self._handles):
+                parts.callback(self._kill, handle)
             self._package = None
 
-    # ------------------------------------------------------------------------------------------ beginnings
+    # ------------------------------------------------------------------------------------------ starting workers
 
-    def _hire(self, member: WorkerHandle) -> None:
+    def _start_worker(self, handle: WorkerHandle) -> None:
         assert self._cluster is not None
-        group = member.group
-        member.actor = self._actors.options(
+        group = handle.group
+        handle.actor = self._actors.options(
             num_cpus=group.num_cpus,
             num_gpus=group.num_gpus,
             resources=dict(group.resources) or None,
-            max_restarts=0,  # another actor takes the place of a dead one, so that nothing of it lives on
+            max_restarts=0,  # a new actor replaces a dead one, so that no state of it survives
             max_task_retries=0,
             enable_task_events=False,
             runtime_env=self._cluster.environment,
         ).remote()
-        member.compute = member.actor.compute
-        self._life.started(member.number, time.monotonic(), Stage.WAITING)  # for as long as it takes
-        self._desk.note(Call(member, "hello"), member.actor.hello.remote())
+        handle.compute = handle.actor.compute
+        self._life.started(handle.number, time.monotonic(), Stage.WAITING)  # this stage has no time limit
+        self._queue.note(Call(handle, "hello"), handle.actor.hello.remote())
 
-    def _load(self, member: WorkerHandle) -> None:
-        number, engine = member.number, self._engine
+    def _load(self, handle: WorkerHandle) -> None:
+        number, engine = handle.number, self._engine
         self._life.started(number, time.monotonic(), Stage.LOADING)
-        for place in member.places:  # the memory must be long enough before the worker maps its places in it
-            self._post.updates[place]
-        terms = Terms(
+        for place in handle.places:  # make the file long enough before the worker maps these places
+            self._store.updates[place]
+        config = WorkerConfig(
             worker=number,
             n=self._n,
             dtype=self.dtype.name,
-            threads=member.group.threads_each,
+            threads=handle.group.threads_each,
             transport=engine.transport,
             slowdown=engine.slowdown[number] if engine.slowdown else 1.0,
             seconds=engine.seconds[number] if engine.seconds else 0.0,
             path=tuple(os.path.abspath(entry) for entry in sys.path),
-            memory=self._post.memory if engine.shared_memory else None,
+            memory=self._store.memory if engine.shared_memory else None,
         )
-        self._desk.note(Call(member, "load"), member.actor.load.remote(self._package, terms))
+        self._queue.note(Call(handle, "load"), handle.actor.load.remote(self._package, config))
 
-    def _loaded(self, member: WorkerHandle, error: str, shares: bool) -> None:
-        number = member.number
+    def _loaded(self, handle: WorkerHandle, error: str, shares: bool) -> None:
+        number = handle.number
         if error:
             if not self._life.opened:
                 raise UsageError(
                     f"worker {number} {LOADING}:\n{error.strip()}\nInstall the modules of the task on every node, "
                     "or pass runtime_env={'working_dir': '.'}"
                 )
-            self._died(member, f"{LOADING}:\n{error}")
+            self._died(handle, f"{LOADING}:\n{error}")
             return
-        member.shares = shares
-        self._life.report(Note("placed", {"worker": number, "node": member.node, "shares_memory": shares}))
+        handle.shares = shares
+        self._life.report(Note("placed", {"worker": number, "node": handle.node, "shares_memory": shares}))
         self._life.ready(number, time.monotonic())
 
     def _await(self) -> None:
-        """Begin with every worker there, in order, so that equal runs begin equally; or with ``at_least`` of them."""
+        """Wait until ``at_least`` workers are ready. They join in one report, so that equal runs begin equally."""
         life = self._life
-        wanted = self._engine.at_least or len(self._members)
+        wanted = self._engine.at_least or len(self._handles)
         began = life.alone_since = time.monotonic()
         while len(life.late) < wanted:
             left = began + self._engine.start_timeout - time.monotonic()
-            if left <= 0 or len(self._members) - len(life.retired) < wanted:
+            if left <= 0 or len(self._handles) - len(life.retired) < wanted:
                 raise EngineError(self._missing(wanted, since=began))
             self._check_times(time.monotonic())
-            for call, answer in self._desk.answers(min(left, LOOK_AROUND)):
+            for call, answer in self._queue.answers(min(left, CHECK_INTERVAL)):
                 self._take(call, answer)
-        life.open()  # the first poll reports that they joined, and what has happened until now
+        life.open()  # the first poll reports that they joined, and everything that happened until now
 
     # ------------------------------------------------------------------------------------------ life and death
 
     def _take(self, call: Call, answer: Any) -> None:
-        member = call.member
+        handle = call.handle
         if isinstance(answer, self._ray.exceptions.RayError):
-            self._died(member, explain(answer))
+            self._died(handle, explain(answer))
             return
         match call.method:
             case "hello":
-                member.node = answer
-                self._load(member)
+                handle.node = answer
+                self._load(handle)
             case "load":
                 error, shares = answer
-                self._loaded(member, error, shares)
+                self._loaded(handle, error, shares)
             case "ping":
-                self._life.heard(member.number, time.monotonic())
+                self._life.heard(handle.number, time.monotonic())
             case "compute":
-                report = self._desk.computed(call, *answer)
+                report = self._queue.computed(call, *answer)
                 if report is not None:
                     self._life.report(report)
 
-    def _died(self, member: WorkerHandle, reason: str) -> None:
-        # Before another actor takes its number: the calls of this one are not to be answered in its name.
-        self._dismiss(member)
-        if self._life.died(member.number, reason, time.monotonic()):
-            self._hire(member)
+    def _died(self, handle: WorkerHandle, reason: str) -> None:
+        # First drop the dead actor's calls: their answers must not count for the actor that takes the number next.
+        self._kill(handle)
+        if self._life.died(handle.number, reason, time.monotonic()):
+            self._start_worker(handle)
 
-    def _dismiss(self, member: WorkerHandle) -> None:
-        """Its process ends, whatever it does."""
-        actor = member.actor
-        self._desk.drop(member)
+    def _kill(self, handle: WorkerHandle) -> None:
+        """Drop the worker's calls, and let Ray kill its process."""
+        actor = handle.actor
+        self._queue.drop(handle)
         if actor is not None:
             self._ray.kill(actor)
 
     def _check_times(self, now: float) -> None:
         for action in self._life.tick(now):
-            member = self._members[action.worker]
+            handle = self._handles[action.worker]
             match action:
                 case Start():
-                    self._hire(member)
+                    self._start_worker(handle)
                 case Ask():
-                    self._desk.note(Call(member, "ping"), member.actor.ping.remote())
-                case Kill(reason=reason) if not self._desk.has_answered(member):
-                    self._died(member, reason)
-                # A cancelled job runs on: an actor cannot be interrupted without losing what it has loaded.
+                    self._queue.note(Call(handle, "ping"), handle.actor.ping.remote())
+                case Kill(reason=reason) if not self._queue.has_answered(handle):
+                    self._died(handle, reason)
+                # `Stop` is ignored: an actor cannot be interrupted without losing the task that it has loaded.
         if now - self._life.alone_since > self._engine.start_timeout:
             raise EngineError(self._missing(1, since=self._life.alone_since))
-        self._check_at = now + min(LOOK_AROUND, self._life.allowed / 4)
+        self._check_at = now + min(CHECK_INTERVAL, self._life.allowed / 4)
 
     def _missing(self, wanted: int, since: float) -> str:
         assert self._cluster is not None
-        return missing(self._members, self._life, wanted, time.monotonic() - since, self._cluster.describe())
+        return missing(self._handles, self._life, wanted, time.monotonic() - since, self._cluster.describe())
 
 
 def _pack(task: Task, work: Work) -> bytes:
@@ -257,7 +260,7 @@ def _pack(task: Task, work: Work) -> bytes:
 
 
 def _warm(dtype: Any) -> None:
-    """Load the compiled update for vectors that cannot be written to, as Ray hands them out."""
+    """Load the compiled update for read-only vectors, which Ray returns."""
     from asyncsgd.compiled.vectors import ready
 
     x = np.zeros(1, dtype)

@@ -1,8 +1,13 @@
-"""How points and updates travel: through memory that is shared on one machine, else through Ray's object store.
+"""How points and updates travel: through shared memory on the server's machine, else through Ray's object store.
 
-A version of the model is put into the object store once, for all workers that read it there, and taken out when none of
-its jobs is under way any more and there is a newer one. Vectors that Ray sends along with a call anyway are not put
-there at all. What is in the store at once is bounded: jobs wait here rather than that Ray writes to disk.
+The server puts a version of the model into the object store once, for all workers that read it there. It removes the
+version when no job reads it and a newer version exists. Small vectors travel inside the call and never enter the store.
+The store's content is bounded: jobs wait on the server, so that Ray never spills vectors to disk.
+
+Only the polling thread uses this module. Ray frees an object once its last reference is dropped, so every vector in the
+store is counted: a version has one user for its slot and one for each open call, and each open call reserves room for
+its update. `CallQueue` reports the end of a call in two steps, `answered` (the point is free) and `used` (the update is
+free). For a worker that died it calls both at once, as that worker's answers will never be read.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from asyncsgd.engines._ray.handle import Call, WorkerHandle
 from asyncsgd.engines._ray.worker import KEY
 
 SMALL = 64 * 1024
-"""Bytes up to which Ray sends a vector along with the call; its own limit is 100 KiB for all arguments."""
+"""Largest vector, in bytes, that Ray sends inside the call. Ray's own limit is 100 KiB for all arguments."""
 
 
 class Version:
@@ -30,11 +35,11 @@ class Version:
 
     def __init__(self, number: int, reference: Any) -> None:
         self.number, self.reference = number, reference
-        self.users = 1  # the slot that it was put for, and every call that reads it
+        self.users = 1  # the slot that holds it, and every open call that reads it
 
 
-class Post:
-    """Where the server's points lie, and what is in the object store for its workers."""
+class VectorStore:
+    """The server's points and updates in shared memory, and the versions in the object store."""
 
     def __init__(self, n: int, dtype: DTypeLike, *, halved: bool) -> None:
         self.n, self.dtype = n, np.dtype(dtype)
@@ -46,31 +51,31 @@ class Post:
         self._key[0][:] = np.frombuffer(secrets.token_bytes(KEY), np.uint8)
         self._made = 0
         self._readers: dict[int, int] = {}  # slot -> jobs that the server waits for
-        self._versions: dict[int, Version] = {}  # slot -> what holds it in the object store
-        self._newest = -1  # slot of the version assigned last, of which more jobs may come
+        self._versions: dict[int, Version] = {}  # slot -> its version in the object store
+        self._newest = -1  # slot of the version assigned last: more of its jobs may come
         self._held = 0.0  # vectors in the object store, or about to be
-        self._room = 0.0  # for so many
+        self._room = 0.0  # vectors that the object store can hold
 
-    def open(self, ray: Any, store: float) -> None:
-        """The cluster is there; its store has room for so many bytes."""
-        self._ray, self._room, self._store = ray, store / self._bytes, store
+    def open(self, ray: Any, store_bytes: float) -> None:
+        """Use this Ray, whose object store has room for ``store_bytes`` of vectors."""
+        self._ray, self._room, self._store_bytes = ray, store_bytes / self._bytes, store_bytes
 
     def allocate(self) -> Vector:
-        """The next buffer for points."""
+        """Return the next buffer for a point."""
         buffer: Vector = self.points[self._made]
         self._made += 1
         return buffer
 
     @property
     def memory(self) -> tuple[int, int, int, int, bytes]:
-        """Where a worker on this machine finds it."""
+        """What a worker on this machine needs to open the memory: process id, three descriptors, and the key."""
         descriptors = self.points.descriptor, self.updates.descriptor, self._key.descriptor
         return (os.getpid(), *descriptors, self._key[0].tobytes())
 
     # ------------------------------------------------------------------------------------------ one job
 
-    def lend(self, assign: Assign) -> None:
-        """A job at this point was assigned."""
+    def reserve(self, assign: Assign) -> None:
+        """Record that the server assigned a job at this point, and drop older versions that no job needs."""
         slot = assign.slot
         self._readers[slot] = self._readers.get(slot, 0) + 1
         before, self._newest = self._newest, slot
@@ -79,20 +84,20 @@ class Post:
         if slot in self._versions and self._versions[slot].number != assign.job.version:
             self._forget(slot)
 
-    def give_back(self, slot: int) -> None:
-        """The server does not wait for it any more; the slot may hold another version from now on."""
+    def release(self, slot: int) -> None:
+        """Record that the server no longer waits for a job at this slot."""
         self._readers[slot] -= 1
         if slot != self._newest:
             self._forget_unread(slot)
 
-    def travels(self, member: WorkerHandle) -> bool:
-        """Whether this worker's vectors need room in the object store."""
-        return not member.shares and self._bytes > SMALL
+    def needs_store(self, handle: WorkerHandle) -> bool:
+        """Return whether this worker's vectors need room in the object store."""
+        return not handle.shares and self._bytes > SMALL
 
-    def pack(self, assign: Assign, member: WorkerHandle, call: Call) -> Any:
-        """What to send as the point; None: not now, as the store is full."""
-        if not self.travels(member):
-            return assign.slot if member.shares else assign.point
+    def pack(self, assign: Assign, handle: WorkerHandle, call: Call) -> Any:
+        """Return what to send as the point: a slot, a vector or a reference. None: the store is full, try later."""
+        if not self.needs_store(handle):
+            return assign.slot if handle.shares else assign.point
         version = self._versions.get(assign.slot)
         wanted = self._update + (1.0 if version is None else 0.0)
         if self._held + wanted > self._room:
@@ -108,18 +113,18 @@ class Post:
         return version.reference
 
     def answered(self, call: Call) -> None:
-        """The call has been answered, or never will be: its point is not needed any more."""
+        """Release the point of a call that was answered, or never will be."""
         if call.version is not None:
             self._drop(call.version)
 
     def used(self, call: Call) -> None:
-        """Its update is not needed any more either."""
+        """Release the room of a call's update."""
         if call.version is not None:
             self._held -= self._update
             call.version = None
 
     def _forget_unread(self, slot: int) -> None:
-        """Unless a job at this point is under way, it is not kept."""
+        """Drop the version of this slot, unless the server waits for a job that reads it."""
         if not self._readers.get(slot):
             self._forget(slot)
 
@@ -137,13 +142,14 @@ class Post:
     def _put(self, point: Vector) -> Any:
         if self._room < 1.0 + self._update:
             raise EngineError(
-                f"the object store of the server's node has room for {self._store / 2**20:.0f} MiB of vectors, and one "
-                f"point of this model has {self._bytes / 2**20:.0f}; start Ray with a larger --object-store-memory"
+                f"the object store of the server's node has room for {self._store_bytes / 2**20:.0f} MiB of vectors, "
+                f"but one point of this model has {self._bytes / 2**20:.0f}; start Ray with a larger "
+                "--object-store-memory"
             )
         return self._ray.put(point)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop all versions, and close the shared memory."""
         self._versions.clear()
         for slots in (self.points, self.updates, self._key):
             slots.close()

@@ -1,4 +1,9 @@
-"""What runs at the other end: a process that Ray has placed, which loads the task and computes jobs."""
+"""The actor that Ray runs for each worker: it loads the task and computes jobs.
+
+Ray runs the calls of one actor one after another in one thread, in the order in which the server made them. On the
+server's own machine the actor shares memory with the server: it reads the point's slot, and writes only to the place
+that came with the call. An actor that is killed may still write there for a moment; see `WorkerHandle.places`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,12 @@ from asyncsgd.engines.compression import Rounding, Unpacking
 from asyncsgd.engines.job import JobRules, JobRunner
 
 KEY = 16
-"""Bytes by which a worker knows that the memory it has found is the server's."""
+"""Length in bytes of the random key by which a worker recognises the server's memory."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a worker is told when it starts."""
+class WorkerConfig:
+    """The settings that a worker receives when it loads the task."""
 
     worker: int
     n: int
@@ -31,50 +36,54 @@ class Terms:
     slowdown: float
     seconds: float
     path: tuple[str, ...]
-    """Where the server looks for modules; what of that exists here is looked at too, after everything else."""
+    """The server's module path. The worker appends those entries that exist on its machine to its own path."""
     memory: tuple[int, int, int, int, bytes] | None
-    """The server's process, its descriptors of points, updates and key, and the key: on one machine that is enough."""
+    """The server's process id, its descriptors of points, updates and key, and the key. None: do not share memory."""
 
 
 class Worker:
-    """Computes one job at a time. Ray calls the methods in the order in which the server did."""
+    """Computes one job at a time. Ray calls the methods in the order in which the server called them."""
 
     def hello(self) -> str:
-        """There is room for it, and its process runs: on which node."""
+        """Return the id of this node. The answer shows that Ray found room and started the process."""
         import ray
 
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
-    def load(self, package: bytes, terms: Terms) -> tuple[str, bool]:
-        """Unpack the task: (what went wrong, whether it shares memory with the server)."""
+    def load(self, package: bytes, config: WorkerConfig) -> tuple[str, bool]:
+        """Unpack the task. Return (error text or "", whether this worker shares memory with the server)."""
         import cloudpickle
 
-        self._terms = terms
-        sys.path += [entry for entry in terms.path if entry not in sys.path and os.path.isdir(entry)]
+        self._config = config
+        sys.path += [entry for entry in config.path if entry not in sys.path and os.path.isdir(entry)]
         try:
             task, work = cloudpickle.loads(package)
         except BaseException:
             return traceback.format_exc(), False
-        self._run = ActorRunner(task, work, terms)
-        self._like: Vector = np.empty(terms.n, terms.dtype)
+        self._run = ActorRunner(task, work, config)
+        self._like: Vector = np.empty(config.n, config.dtype)
         return "", self._attach()
 
     def _attach(self) -> bool:
-        """Open the server's memory, if this is its machine."""
-        if self._terms.memory is None:
+        """Open the server's memory through ``/proc``, if this is the server's machine. Return whether that worked.
+
+        On another machine, or in another container, the same process id may belong to any process. So the worker
+        compares the random key before it touches the memory.
+        """
+        if self._config.memory is None:
             return False
-        process, *descriptors, key = self._terms.memory
+        process, *descriptors, key = self._config.memory
         opened: list[int] = []
         found = False
         try:
-            # One by one, so that those opened before one that cannot be are closed below.
+            # `extend` adds one by one, so that descriptors opened before an error are closed below.
             opened.extend(os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR) for descriptor in descriptors)
             found = os.pread(opened[2], KEY, 0) == key
         except OSError:
-            pass  # another machine, or another user's process of the same number
+            pass  # another machine, or another user's process with the same id
         if found:
-            n, dtype = self._terms.n, self._terms.dtype
+            n, dtype = self._config.n, self._config.dtype
             self._points = Slots(opened[0], n, dtype, owner=False)
             self._updates = Slots(opened[1], n, dtype, owner=False)
         for descriptor in opened[2:] if found else opened:
@@ -82,13 +91,13 @@ class Worker:
         return found
 
     def ping(self) -> None:
-        """Answer."""
+        """Answer, to show that the process is alive."""
 
     def compute(self, seed: int, point: Vector | int, place: int, used: bool) -> tuple[int, Any, float]:
-        """One job: (kind, the update or what is wrong with it, seconds).
+        """Compute one job. Return (kind, the update or an error text, seconds).
 
-        ``point`` is a vector, or the slot of the server's memory that holds it; the update then goes to ``place``.
-        ``used``: whether the server has used the update before, for error feedback.
+        ``point`` is a vector, or a slot of the server's memory; the update then goes to ``place`` in that memory.
+        ``used`` says whether the server used the previous update, which error feedback needs.
         """
         shares = isinstance(point, int)
         out: Vector = self._updates[place] if shares else self._like
@@ -99,20 +108,20 @@ class Worker:
 
 
 class ActorRunner(JobRunner):
-    """Computes jobs. An update goes into the server's memory or along with the answer, in 16 bits if asked for."""
+    """Computes jobs. Writes an update to the server's memory, or returns it with the answer, in 16 bits if asked."""
 
-    def __init__(self, task: Any, work: Any, terms: Terms) -> None:
-        super().__init__(task, work, terms.worker, JobRules(terms.threads, terms.slowdown, terms.seconds))
+    def __init__(self, task: Any, work: Any, config: WorkerConfig) -> None:
+        super().__init__(task, work, config.worker, JobRules(config.threads, config.slowdown, config.seconds))
         self._rounding: Rounding | None = None
-        if terms.transport is not None:
-            self._rounding = Rounding(terms.transport, terms.n, terms.dtype)
-            self._unpacking = Unpacking(terms.transport)
+        if config.transport is not None:
+            self._rounding = Rounding(config.transport, config.n, config.dtype)
+            self._unpacking = Unpacking(config.transport)
 
     def begin(self, *, shares: bool, used: bool) -> None:
-        """Say how the next update travels, and what became of the one before.
+        """Set whether the next update goes to shared memory, and whether the server used the previous update.
 
-        The rest that rounding left behind stays in this process. It belongs to the next update if the server used the
-        one before, and is dropped otherwise.
+        The rounding error stays in this process. If the server used the previous update, the error of rounding it is
+        added to the next one. Otherwise the older error stays.
         """
         self._shares = shares
         if self._rounding is not None:

@@ -1,4 +1,4 @@
-"""Algorithm 2 with a bound on waiting jobs: never above it, uniform where it does not bite."""
+"""Algorithm 2 with a bound on waiting jobs: never above it, and uniform where it is not reached."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
         clients=asgd.flower.Clients(minimum=3, queue=2),
         progress=False,
     )
-    note = "no client has more than 2 jobs at once: far slower clients count less; leave queue out"
+    note = "no client has more than 2 jobs at once: much slower clients contribute less; leave queue out"
     assert any(said.startswith(note) for said in run.config["notes"])
     [problem] = [said for said in run.diagnosis.problems if "no client has more than 2 jobs" in said]
     assert problem.startswith("worker 2 gave ")

@@ -1,4 +1,4 @@
-"""Every callback of `asgd.flower.serve` is told to let go, however the run ends."""
+"""Every callback of `asgd.flower.serve` is closed, however the run ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asyncsgd.run import Callback
 
 
 class Holder(Callback):
-    """Counts how often it was told to let go."""
+    """Counts how often it was closed."""
 
     def __init__(self, stubborn: bool = False) -> None:
         self.stopped, self.stubborn = 0, stubborn
@@ -71,7 +71,7 @@ def test_every_callback_is_stopped_where_a_run_is_refused(tmp_path: Path, refuse
 
 @pytest.fixture
 def flowers_handler() -> Iterator[list[int]]:
-    """A handler of SIGINT as Flower has one: what the callbacks had been told when it was called."""
+    """A handler of SIGINT as Flower has one: what the callbacks had received when it was called."""
     seen: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 
@@ -103,4 +103,4 @@ def test_callbacks_are_stopped_before_flower_ends_the_process(
 
 def test_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, heterogeneous=False)
-    assert capsys.readouterr().err.count("carried beside the trained arrays") == 1
+    assert capsys.readouterr().err.count("not trained, but set to medians") == 1

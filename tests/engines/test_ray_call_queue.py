@@ -1,4 +1,4 @@
-"""Jobs and answers on the server's desk, with a Ray that does what the test says."""
+"""Jobs and answers in the call queue, with a fake Ray that the test controls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from engines.fake_ray import Gone, Office, office, packed
+from engines.fake_ray import FakeServer, Gone, fake_server, packed
 
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines import Failed, Rejected
@@ -27,7 +27,7 @@ def _everything_through_the_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 def test_answers_come_in_the_order_of_the_calls_of_a_worker() -> None:
     """A large answer can be overtaken on its way by the next."""
-    here = office()
+    here = fake_server()
     first, second = here.give(0, 0), here.give(0, 1)
     here.finish(1)
     assert here.reports() == []
@@ -36,7 +36,7 @@ def test_answers_come_in_the_order_of_the_calls_of_a_worker() -> None:
 
 
 def test_not_more_answers_at_once_than_memory_should_hold() -> None:
-    here = office(workers=AT_ONCE + 3)
+    here = fake_server(workers=AT_ONCE + 3)
     for worker in range(AT_ONCE + 3):
         here.give(worker, slot=0)
         here.finish(worker)
@@ -45,12 +45,12 @@ def test_not_more_answers_at_once_than_memory_should_hold() -> None:
 
 
 def test_kinds_of_answers() -> None:
-    here = office(workers=1)
+    here = fake_server(workers=1)
     for slot, (kind, words) in enumerate([(Kind.DONE, None), (Kind.REJECTED, "nan"), (Kind.FAILED, "Traceback")]):
         here.give(0, slot)
         here.finish(slot, kind, words)
         reports = here.reports()
-        here.desk.make_room()
+        here.queue.make_room()
         match reports:
             case [Arrived(job=0, worker=0, checked=True)]:
                 assert kind is Kind.DONE
@@ -63,21 +63,21 @@ def test_kinds_of_answers() -> None:
 
 
 def test_the_error_of_a_dead_worker_comes_once() -> None:
-    here = office()
+    here = fake_server()
     here.give(0, 0)
     here.give(0, 1)
     for call in (0, 1):
         here.ray.answers[f"call {call}"] = Gone()
     found = []
-    for call, answer in here.desk.answers(0.0):
+    for call, answer in here.queue.answers(0.0):
         found.append((call.job, type(answer)))
-        here.desk.drop(call.member)
+        here.queue.drop(call.handle)
     assert found == [(0, Gone)]
-    assert here.post._held == 1.0  # the newest version
+    assert here.store._held == 1.0  # the newest version
 
 
 def test_a_cancelled_job_is_not_reported_and_the_next_is() -> None:
-    here = office()
+    here = fake_server()
     unwanted, wanted = here.give(0, 0), here.give(0, 1)
     here.cancel(unwanted)
     for call in (0, 1):
@@ -88,13 +88,13 @@ def test_a_cancelled_job_is_not_reported_and_the_next_is() -> None:
 # ---------------------------------------------------------------------------------------------- error feedback
 
 
-def used(here: Office) -> list[bool]:
+def used(here: FakeServer) -> list[bool]:
     """What each call said of the update before."""
     return [arguments[3] for arguments in here.ray.called]
 
 
 def test_a_job_says_what_became_of_the_one_before() -> None:
-    here = office(transport="float16", workers=1)
+    here = fake_server(transport="float16", workers=1)
     slots = iter(range(10))
 
     def play(kind: Kind = Kind.DONE, *, cancel: str = "") -> None:
@@ -105,7 +105,7 @@ def test_a_job_says_what_became_of_the_one_before() -> None:
         here.reports()
         if cancel == "after":  # another report of the same poll had it cancelled
             here.cancel(job)
-        here.desk.make_room()
+        here.queue.make_room()
 
     play()
     play()
@@ -118,14 +118,14 @@ def test_a_job_says_what_became_of_the_one_before() -> None:
 
 
 def test_with_error_feedback_a_worker_has_one_job_at_a_time() -> None:
-    here = office(transport="bfloat16", workers=1)
+    here = fake_server(transport="bfloat16", workers=1)
     for slot in range(3):
         here.give(0, slot)
     assert len(here.ray.called) == 1
 
 
 def test_updates_of_16_bits_stay_until_the_next_poll() -> None:
-    here = office(transport="float16", workers=2)
+    here = fake_server(transport="float16", workers=2)
     for worker in (0, 1):
         here.give(worker, 0)
         here.finish(worker, answer=packed(1.5 + worker))
@@ -135,9 +135,9 @@ def test_updates_of_16_bits_stay_until_the_next_poll() -> None:
 
 
 def test_a_ping_is_no_job() -> None:
-    here = office()
-    here.desk.note(Call(here.members[0], "ping"), "call 0")
+    here = fake_server()
+    here.queue.note(Call(here.handles[0], "ping"), "call 0")
     assert here.life.workers[0].first == -1
     here.ray.answers["call 0"] = None
-    [(call, answer)] = list(here.desk.answers(0.0))
+    [(call, answer)] = list(here.queue.answers(0.0))
     assert (call.method, answer) == ("ping", None)

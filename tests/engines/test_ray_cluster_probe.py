@@ -1,4 +1,4 @@
-"""Whether a cluster can be reached, what is said if not, and what Ray is told meanwhile; none is started here."""
+"""Checks before connecting to Ray: errors for a cluster that cannot be reached. No cluster is started here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 from asyncsgd.core.errors import UsageError
 from asyncsgd.engines import EngineError, ray
 from asyncsgd.engines._ray.cluster import CLUSTERS, SETTINGS, _found, _settings, loopback
-from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, knock
+from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, probe
 
 
 @contextmanager
 def listening(answer: bytes) -> Iterator[str]:
-    """Somebody who says the same to everyone; the address."""
+    """Listen on a port and send every caller the same bytes. Yield the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -39,7 +39,7 @@ def listening(answer: bytes) -> Iterator[str]:
 
 
 def closed() -> str:
-    """An address where nobody listens."""
+    """Return an address where no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -47,7 +47,7 @@ def closed() -> str:
 def test_nobody_at_home() -> None:
     address = closed()
     with pytest.raises(EngineError, match=rf"no Ray cluster can be reached at {address} \(.*refused\); is the head"):
-        knock(address)
+        probe(address)
 
 
 SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
@@ -56,7 +56,7 @@ SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
 @pytest.mark.parametrize(
     "answer",
     [
-        b"220 mail.example.org ESMTP\r\n",
+        b"220 store.example.org ESMTP\r\n",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x8d",  # status 404, by a proxy perhaps
         SETTINGS_FRAME,
@@ -64,32 +64,35 @@ SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
     ],
 )
 def test_somebody_else_at_home(answer: bytes) -> None:
-    with listening(answer) as address, pytest.raises(EngineError, match=f"listens at {address} is no Ray cluster"):
-        knock(address)
+    with (
+        listening(answer) as address,
+        pytest.raises(EngineError, match=f"the process at {address} is not a Ray cluster"),
+    ):
+        probe(address)
 
 
 def test_somebody_who_speaks_grpc() -> None:
     with listening(SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x88") as address:
-        knock(address)
+        probe(address)
 
 
 def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[knock.__module__], "ANSWER", 0.05)
+    monkeypatch.setattr(sys.modules[probe.__module__], "ANSWER", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(EngineError, match=rf"no answer from {address} in 0.05 s"):
-            knock(address)
+            probe(address)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:port"])
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(EngineError, match="is none; write host:6379 or auto"):
-        knock(address)
+    with pytest.raises(EngineError, match="has no port; write host:6379 or auto"):
+        probe(address)
 
 
 def test_no_proxy() -> None:
-    with pytest.raises(EngineError, match=r"'ray://host:10001' leads to a proxy.*run this on a node of the cluster"):
-        knock("ray://host:10001")
+    with pytest.raises(EngineError, match=r"'ray://host:10001' is a proxy.*run this on a node of the cluster"):
+        probe("ray://host:10001")
 
 
 def test_auto_follows_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +181,5 @@ def test_another_cluster(address: str) -> None:
 def test_a_directory_is_sent_along_only_when_a_connection_is_made() -> None:
     here = connected("127.0.0.1:6379")
     check_connected(here, ray(2, runtime_env={"working_dir": "https://example.org/it.zip", "pip": ["einops"]}))
-    with pytest.raises(
-        UsageError, match=r"working_dir = '\.' cannot be sent along any more.*pass runtime_env to ray.init"
-    ):
+    with pytest.raises(UsageError, match=r"working_dir = '\.' cannot be sent, as.*pass runtime_env to ray.init"):
         check_connected(here, ray(2, runtime_env={"working_dir": "."}))

@@ -1,4 +1,4 @@
-"""A crew of fake clients, jobs handed out by the test itself, and everything that was reported."""
+"""A pool of fake clients, to which the test assigns jobs, and everything that it reported."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MODEL = record(w=np.zeros((2, 2), np.float32), n=np.array(0))
 FOREVER = 3600.0
 
 
-class Desk:
-    """A crew, and what it has reported."""
+class Bench:
+    """A pool, and what it has reported."""
 
-    def __init__(self, crew: Any, grid: FakeGrid) -> None:
-        self.crew, self.grid = crew, grid
+    def __init__(self, pool: Any, grid: FakeGrid) -> None:
+        self.pool, self.grid = pool, grid
         self.reports: list[Report] = []
         self.step = 0.05  # seconds of a poll
         self.point = np.zeros(4, np.float32)
@@ -34,17 +34,17 @@ class Desk:
     def give(self, worker: int) -> int:
         number = len(self._jobs)
         job = self._jobs[number] = Job(number, worker, 0, number, 0, 0)
-        self.crew.execute(Assign(job, self.point, number))
+        self.pool.execute(Assign(job, self.point, number))
         return number
 
     def cancel(self, job: int) -> None:
-        self.crew.execute(Cancel(self._jobs[job]))
+        self.pool.execute(Cancel(self._jobs[job]))
 
     def until(self, done: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + 30
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited in vain for {what}: {self.reports}"
-            self.reports += self.crew.poll(self.step)
+            self.reports += self.pool.poll(self.step)
         return found
 
     def of(self, kind: type, **fields: Any) -> list[Any]:
@@ -59,14 +59,16 @@ class Desk:
 
 
 @contextmanager
-def desk(*clients: Client, workers: int | None = None, rules: Clients | None = None, **options: Any) -> Iterator[Desk]:
+def bench(
+    *clients: Client, workers: int | None = None, rules: Clients | None = None, **options: Any
+) -> Iterator[Bench]:
     grid = FakeGrid(clients)
     layout = Layout.of(MODEL)
     x, carried = layout.split(MODEL)
     needed = len(clients) if workers is None else workers
     engine = Flower(needed, grid, layout, carried, rules or Clients(pause=FOREVER), **options)
-    with engine.start(None, Gradient(), x) as crew:  # type: ignore[arg-type]
-        here = Desk(crew, grid)
+    with engine.start(None, Gradient(), x) as pool:  # type: ignore[arg-type]
+        here = Bench(pool, grid)
         if workers is None:
             here.all_join(needed)
         yield here

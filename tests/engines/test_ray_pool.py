@@ -86,13 +86,13 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def started(workers: int, **options: Any) -> RayPool:
     task = Bowl()
-    crew = asgd.engines.ray(workers, **options).start(task, Gradient(), task.initial())
-    assert isinstance(crew, RayPool)
-    return crew
+    pool = asgd.engines.ray(workers, **options).start(task, Gradient(), task.initial())
+    assert isinstance(pool, RayPool)
+    return pool
 
 
-def give(crew: RayPool, job: int, worker: int) -> None:
-    crew.execute(Assign(Job(job, worker, 0, 0, 0, seed=job), np.ones(100), 0))
+def give(pool: RayPool, job: int, worker: int) -> None:
+    pool.execute(Assign(Job(job, worker, 0, 0, 0, seed=job), np.ones(100), 0))
 
 
 def arrived(reports: list[Any]) -> list[int]:
@@ -106,43 +106,43 @@ def lost(reports: list[Any]) -> list[Any]:
 def test_whoever_has_answered_while_nobody_listened_is_not_late(stage: Stage) -> None:
     """An evaluation in the loop takes longer than a job may; more have answered meanwhile than one poll reads."""
     workers = desk_module.AT_ONCE + 4
-    with started(workers, job_timeout=2.0) as crew:
-        crew.poll(0.1)
+    with started(workers, job_timeout=2.0) as pool:
+        pool.poll(0.1)
         for worker in range(workers):
-            give(crew, worker, worker)
+            give(pool, worker, worker)
         stage.finish(*range(workers))
         stage.far = {"compute 3"}  # it has not been fetched yet
         stage.now += 100.0
-        found: list[Any] = crew.poll(0.1) + crew.poll(0.1)
+        found: list[Any] = pool.poll(0.1) + pool.poll(0.1)
         stage.far = set()
-        found += crew.poll(0.1)
+        found += pool.poll(0.1)
         assert not lost(found)
         assert sorted(arrived(found)) == list(range(workers))
 
 
 def test_whoever_has_not_is_replaced(stage: Stage) -> None:
-    with started(2, job_timeout=2.0) as crew:
-        crew.poll(0.1)
-        give(crew, 0, 0)
-        give(crew, 1, 1)
+    with started(2, job_timeout=2.0) as pool:
+        pool.poll(0.1)
+        give(pool, 0, 0)
+        give(pool, 1, 1)
         stage.finish(1)
         stage.now += 100.0
-        found = crew.poll(0.1)
+        found = pool.poll(0.1)
         assert arrived(found) == [1]
         assert lost(found) == [Died(0, "was killed, because its job 0 took more than 2 s"), Left(0)]
-        assert Joined(0) in crew.poll(0.1)
+        assert Joined(0) in pool.poll(0.1)
 
 
 def test_a_job_begins_when_it_is_sent_also_behind_a_question(stage: Stage) -> None:
-    """Somebody without a job is asked whether he is there, and given one before he answers."""
-    with started(1, job_timeout=2.0) as crew:
-        crew.poll(0.1)
+    """A worker without a job is asked whether it is alive, and gets a job before it answers."""
+    with started(1, job_timeout=2.0) as pool:
+        pool.poll(0.1)
         stage.now += 100.0
-        crew.poll(0.1)
+        pool.poll(0.1)
         assert stage.calls[-1] == "ping"
-        give(crew, 0, 0)
+        give(pool, 0, 0)
         stage.now += 1.0
-        assert crew.poll(0.1) == []
+        assert pool.poll(0.1) == []
 
 
 def test_a_failed_start_says_why_and_after_how_long(stage: Stage) -> None:
@@ -168,25 +168,25 @@ def test_a_start_without_some_says_why_they_are_not_there(stage: Stage) -> None:
     seconds = stage.now - 1000.0
     assert seconds < 500.0
     assert str(error.value).startswith(
-        f"1 of the 2 workers that the run needs were there after {seconds:.0f} s: worker 1 died too often. Worker 1 is "
+        f"1 of the 2 workers that the run needs were ready after {seconds:.0f} s: worker 1 died too often. Worker 1 is "
         "gone: its node has died. The cluster has 1 nodes with nothing free. Ask for less"
     )
 
 
 def test_whoever_dies_during_a_long_evaluation_was_there_until_then(stage: Stage) -> None:
-    """Nobody has looked for longer than the run may be without a worker; those who follow need a moment."""
-    with started(2) as crew:
-        crew.poll(0.1)
+    """The server was busy for longer than the run may be without a worker; the replacements need a moment."""
+    with started(2) as pool:
+        pool.poll(0.1)
         for worker in (0, 1):
-            give(crew, worker, worker)
-        crew.poll(0.1)
-        stage.now += crew._engine.start_timeout + 10.0
+            give(pool, worker, worker)
+        pool.poll(0.1)
+        stage.now += pool._engine.start_timeout + 10.0
         for worker in (0, 1):
             stage.answers[f"compute {worker}"] = Gone("The actor died because its node has died.")
         stage.far = {"hello 2", "hello 3"}
-        assert len(lost(crew.poll(0.1))) == 4
+        assert len(lost(pool.poll(0.1))) == 4
         stage.far = set()
-        joined = [report for report in crew.poll(0.1) + crew.poll(0.1) if isinstance(report, Joined)]
+        joined = [report for report in pool.poll(0.1) + pool.poll(0.1) if isinstance(report, Joined)]
         assert sorted(worker for report in joined for worker in report.workers) == [0, 1]
 
 
@@ -194,12 +194,12 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(stage: Stage, monkeypatch
     def refuse(actor: Any) -> None:
         raise Gone("not connected")
 
-    crew = started(2)
+    pool = started(2)
     closed: list[str] = []
-    assert crew._cluster is not None
-    monkeypatch.setattr(crew._cluster, "close", lambda: closed.append("cluster"))
+    assert pool._cluster is not None
+    monkeypatch.setattr(pool._cluster, "close", lambda: closed.append("cluster"))
     stage.kill = refuse  # type: ignore[method-assign]
     with pytest.raises(Gone, match="not connected"):
-        crew.close()
+        pool.close()
     assert closed == ["cluster"]
-    assert crew._post.points.descriptor == -1
+    assert pool._store.points.descriptor == -1

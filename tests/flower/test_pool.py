@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flower.desk import desk
+from flower.bench import bench
 from flower.fake import Client, Held, record, reply, towards
 from flwr.app import Message, RecordDict
 
@@ -19,16 +19,16 @@ from asyncsgd.flower.engine import Clients
 
 
 def test_the_update_is_what_training_moved() -> None:
-    with desk(towards(2.0), towards(4.0)) as here:
+    with bench(towards(2.0), towards(4.0)) as here:
         jobs = here.give(0), here.give(1)
         updates = [here.expect(Arrived, job=job) for job in jobs]
         assert [report.update.tolist() for report in updates] == [[-1.0] * 4, [-2.0] * 4]
         assert all(report.checked and report.update.dtype == np.float32 for report in updates)
-        assert here.crew.carried["n"] == 1
+        assert here.pool.carried["n"] == 1
 
 
 def test_messages_are_those_of_flowers_own_strategies() -> None:
-    with desk(towards(1.0), train_config={"lr": 0.1}) as here:
+    with bench(towards(1.0), train_config={"lr": 0.1}) as here:
         here.expect(Arrived, job=here.give(0))
         [message] = here.grid.messages
         assert message.metadata.message_type == "train"
@@ -38,7 +38,7 @@ def test_messages_are_those_of_flowers_own_strategies() -> None:
 
 def test_a_client_is_sent_one_job_at_a_time_in_order() -> None:
     held = Held(towards(1.0))
-    with desk(held) as here:
+    with bench(held) as here:
         jobs = [here.give(0) for _ in range(4)]
         here.until(held.asked.is_set, "the first job")
         assert len(here.grid.messages) == 1
@@ -49,7 +49,7 @@ def test_a_client_is_sent_one_job_at_a_time_in_order() -> None:
 
 def test_a_slow_client_holds_up_nobody() -> None:
     held = Held(towards(1.0))
-    with desk(held, towards(2.0)) as here:
+    with bench(held, towards(2.0)) as here:
         here.give(0)
         for _ in range(5):
             here.expect(Arrived, job=here.give(1))
@@ -58,7 +58,7 @@ def test_a_slow_client_holds_up_nobody() -> None:
 
 def test_cancelled_jobs_are_not_reported() -> None:
     held = Held(towards(1.0))
-    with desk(held) as here:
+    with bench(held) as here:
         running, waiting, wanted = (here.give(0) for _ in range(3))
         here.until(held.asked.is_set, "the first job")
         here.cancel(running)
@@ -117,11 +117,11 @@ def test_a_lie_is_refused_and_the_client_goes_on(lie: str) -> None:
     says, words = LIES[lie]
     answers = iter([says])
     honest = towards(1.0)
-    with desk(lambda m: next(answers, honest)(m), rules=Clients(max_norm=1000.0)) as here:
+    with bench(lambda m: next(answers, honest)(m), rules=Clients(max_norm=1000.0)) as here:
         first, second = here.give(0), here.give(0)
         refused = here.expect(Rejected, job=first)
         assert words in refused.reason
-        assert here.crew.carried["n"] == 0 or here.of(Arrived)
+        assert here.pool.carried["n"] == 0 or here.of(Arrived)
         here.expect(Arrived, job=second)
 
 
@@ -129,7 +129,7 @@ def test_a_reply_that_cannot_even_be_unpacked_is_refused() -> None:
     def broken(message: Message) -> Any:
         raise ValueError("\x1b[2J no such object" + "x" * 5000)
 
-    with desk(broken) as here:
+    with bench(broken) as here:
         refused = here.expect(Rejected, job=here.give(0))
         assert refused.reason.startswith("the reply cannot be read (ValueError: ")
         assert "\x1b" not in refused.reason
@@ -143,16 +143,16 @@ def test_one_client_cannot_set_what_is_carried(honest: int) -> None:
     def liar(message: Message) -> RecordDict:
         return model(n=np.array(10**15))
 
-    with desk(liar, *[towards(1.0)] * honest) as here:
+    with bench(liar, *[towards(1.0)] * honest) as here:
         here.expect(Arrived, job=here.give(0))
-        assert here.crew.carried["n"] == 0
+        assert here.pool.carried["n"] == 0
         for worker in range(1, honest + 1):
             here.expect(Arrived, job=here.give(worker))
         here.expect(Arrived, job=here.give(0))
-        assert here.crew.carried["n"] <= honest  # each honest job counts on
+        assert here.pool.carried["n"] <= honest  # each honest job counts on
 
 
 def test_a_client_on_its_own_sets_what_is_carried() -> None:
-    with desk(towards(1.0)) as here:
+    with bench(towards(1.0)) as here:
         here.expect(Arrived, job=here.give(0))
-        assert here.crew.carried["n"] == 1
+        assert here.pool.carried["n"] == 1
