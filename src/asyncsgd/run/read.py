@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from asyncsgd.trace.sealed import blocks, lines
 
 FORMAT = 2
 """Of run directories. Goes up when an older asyncsgd would misunderstand one."""
-NEEDED = {
-    "metrics.jsonl": ("iteration", "time"),
-    "journal.jsonl": ("event", "iteration", "seconds"),
-    "noise.jsonl": ("iteration", "seed"),
+NEEDED: dict[str, dict[str, type]] = {
+    "metrics.jsonl": {"iteration": int, "time": float},
+    "journal.jsonl": {"event": str, "iteration": int, "seconds": float},
+    "noise.jsonl": {"iteration": int, "seed": int},
 }
-"""What every line has."""
+"""The fields that every line of a file has, and their types."""
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
     *("initial.safetensors", "last_finite.safetensors", "noise.jsonl"),
@@ -160,10 +161,14 @@ def read_lines(path: Path, name: str) -> list[dict[str, Any]]:
             raise BadRunDirectory(f"{path / name} is damaged: its last lines are gone; {REPAIR}")
     rows = [row for row, _ in found]
     for number, row in enumerate(rows, 1):
-        if not row.keys() >= set(NEEDED[name]):
+        if not all(_fits(row.get(key), kind) for key, kind in NEEDED[name].items()):
             wrong = f"line {number} lacks one of {', '.join(NEEDED[name])}"
             raise BadRunDirectory(f"{path / name} is damaged: {wrong}; {REPAIR}")
     return rows
+
+
+def _fits(value: Any, kind: type) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
 
 
 def _listed_size(path: Path, name: str) -> int:

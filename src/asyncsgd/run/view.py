@@ -5,7 +5,6 @@ The terminal, the page, ``asyncsgd watch``, the loggers and ``--json`` read what
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,11 +32,6 @@ from asyncsgd.trace import Trace
 Floats = NDArray[np.float64]
 AXES = ("iteration", "time")
 """What metrics are drawn over; every other column is a metric."""
-CELLS: dict[str, dict[str, type]] = {
-    "journal.jsonl": {"event": str, "iteration": int, "seconds": float},
-    "metrics.jsonl": {"iteration": int, "time": float},
-}
-"""What every line of a file has."""
 FAULTS = ("died", "failed", "rejected", "retired")
 """Events of a journal that are a worker's fault."""
 
@@ -85,7 +79,7 @@ class RunView:
             rest = {"seconds": run.seconds, "faults": run.faults, "diagnosis": run.diagnosis}
             rest |= {"ending": ending_of_run(run), "targets": targets(config), "directory": run.directory}
             if run.directory is not None:
-                rest["journal"] = tuple(_lines(run.directory, "journal.jsonl"))
+                rest["journal"] = tuple(read_lines(run.directory, "journal.jsonl"))
         else:
             blown = run.diverged is not None
             rest["ending"] = Ending(End.DIVERGED, run.diverged) if run.diverged is not None else Ending(End.SIMULATED)
@@ -123,7 +117,7 @@ class RunView:
             raise BadRunDirectory(f"the trace of {path} cannot be read: {error}") from error
         except UsageError as error:
             raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error})") from error
-        journal, rows = _lines(path, "journal.jsonl"), _lines(path, "metrics.jsonl")
+        journal, rows = read_lines(path, "journal.jsonl"), read_lines(path, "metrics.jsonl")
         clock = [row["seconds"] for row in journal if row["event"] != "diagnosed"]  # that comes after the end
         metrics, faults = _columns(rows), faults_of(journal)
         return cls(
@@ -298,22 +292,6 @@ def _number(value: Any) -> float:
 
 
 # ---------------------------------------------------------------------------------------------- files
-
-
-def _lines(path: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of a file, each with the cells that every line has."""
-    rows = read_lines(path, name)
-    for place, row in enumerate(rows, 1):
-        if not all(_fits(row.get(key), kind) for key, kind in CELLS[name].items()):
-            wanted = ", ".join(CELLS[name])
-            raise BadRunDirectory(
-                f"{path / name} is damaged: line {place} lacks one of {wanted}; restore it from a backup"
-            )
-    return rows
-
-
-def _fits(value: Any, kind: type) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
 
 
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
