@@ -23,7 +23,7 @@ from asyncsgd.format import number
 from asyncsgd.run.callbacks.base import LiveView
 from asyncsgd.run.callbacks.terminal import Terminal, describe, time_left
 from asyncsgd.run.live import Watcher
-from asyncsgd.run.pace import Pace
+from asyncsgd.run.tail import Pace
 
 
 class Clock:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd import _files
-from asyncsgd._files import create, make_folder, write_bytes
+from asyncsgd._files import create, make_folder, write_bytes, writing
 from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
@@ -50,7 +50,6 @@ from asyncsgd.run.read import (
     read_metrics,
     read_trace,
 )
-from asyncsgd.run.writing import writing
 from asyncsgd.trace import Recorder, Trace, TraceLog
 from asyncsgd.trace import log as logs
 from asyncsgd.trace.arrays import write_arrays

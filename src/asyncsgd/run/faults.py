@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncsgd.run.journal import DIED, FAILED, REJECTED
+
 
 @dataclass(frozen=True)
 class Faults:
@@ -39,7 +41,7 @@ class Troubles:
     """Counts faults while a run goes on."""
 
     def __init__(self) -> None:
-        self._counts = {"rejected": 0, "failed": 0, "died": 0}
+        self._counts = {REJECTED: 0, FAILED: 0, DIED: 0}
         self._retired: set[int] = set()
         self._in_a_row: dict[int, int] = defaultdict(int)  # of a worker, since its last good update
         self._shown: set[str] = set()
@@ -52,7 +54,7 @@ class Troubles:
 
     def died(self) -> None:
         """A worker process is gone."""
-        self._counts["died"] += 1
+        self._counts[DIED] += 1
 
     def retired(self, worker: int) -> None:
         """The run goes on without it."""
@@ -79,4 +81,4 @@ class Troubles:
     def faults(self) -> Faults:
         """All of it."""
         counts = self._counts
-        return Faults(counts["rejected"], counts["failed"], counts["died"], tuple(sorted(self._retired)))
+        return Faults(counts[REJECTED], counts[FAILED], counts[DIED], tuple(sorted(self._retired)))

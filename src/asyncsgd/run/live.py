@@ -15,6 +15,7 @@ from asyncsgd.core.errors import BadRunDirectory, Torn
 from asyncsgd.format import jsonable
 from asyncsgd.run.directory import in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, since_start
+from asyncsgd.run.journal import DIAGNOSED, DIED, DIVERGED, FAILED, JOINED, LEFT, REJECTED, RESUMED, RETIRED, STOPPED
 from asyncsgd.run.read import read_config
 from asyncsgd.run.tail import Lines, Log, Tally
 from asyncsgd.run.view import fault_counts, faults_of, word
@@ -108,14 +109,14 @@ class Frame:
 
 
 NOTED = {
-    "died": "worker {worker} {reason}",
-    "failed": "worker {worker}, job {job}: {reason}",
-    "rejected": "worker {worker}, job {job} was rejected: {reason}",
-    "retired": "worker {worker} is retired: {reason}",
-    "diverged": "the loss is no finite number",
-    "stopped": "stopped: {reason}",
+    DIED: "worker {worker} {reason}",
+    FAILED: "worker {worker}, job {job}: {reason}",
+    REJECTED: "worker {worker}, job {job} was rejected: {reason}",
+    RETIRED: "worker {worker} is retired: {reason}",
+    DIVERGED: "the loss is no finite number",
+    STOPPED: "stopped: {reason}",
     "stopped_early": "stopped early: {reason}",
-    "resumed": "resumed",
+    RESUMED: "resumed",
 }
 """Events of the journal that a user should know of, in words."""
 NOTES = 50
@@ -228,23 +229,23 @@ class Watcher:
 
     def _seconds(self) -> float:
         """The clock of the run when it last wrote; its diagnosis comes after its end."""
-        said = (_number(row, "seconds") for row in self._events if row.get("event") != "diagnosed")
+        said = (_number(row, "seconds") for row in self._events if row.get("event") != DIAGNOSED)
         measured = (_number(row, "time") for row in self._rows[-1:])
         return max(self._tally.latest, *said, *measured, 0.0)
 
     def _alive(self) -> set[int]:
         alive: set[int] = set()
         for row in since_start(self._events):
-            if row.get("event") == "joined":
+            if row.get("event") == JOINED:
                 alive.add(row["worker"])
-            elif row.get("event") == "left":
+            elif row.get("event") == LEFT:
                 alive.discard(row["worker"])
         return alive
 
     def _workers(self, alive: set[int], running: bool, seconds: float) -> tuple[WorkerSeen, ...]:
         tally = self._tally
-        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == "retired"}
-        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == "died")
+        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == RETIRED}
+        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == DIED)
         flying = Counter(worker for worker, _, _ in tally.in_flight.values())
         means = tally.per_worker()
 
@@ -285,7 +286,7 @@ def _number(row: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
 
 def _notes(row: dict[str, Any]) -> list[Note]:
     event, seconds, iteration = row.get("event"), _number(row, "seconds"), int(_number(row, "iteration"))
-    if event == "diagnosed":  # in reverse, as the journal is read backwards
+    if event == DIAGNOSED:  # in reverse, as the journal is read backwards
         return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
     if event not in NOTED:
         return []

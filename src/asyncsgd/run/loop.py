@@ -23,11 +23,11 @@ from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
-from asyncsgd.run.finished import finished
+from asyncsgd.run.journal import DIED, ENDED, FAILED, JOINED, LEFT, REJECTED, RESUMED, RETIRED, STARTED, STOPPED
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
 from asyncsgd.run.recording import Recording
-from asyncsgd.run.results import TrainingRun
+from asyncsgd.run.results import TrainingRun, finished
 from asyncsgd.trace import Recorder
 
 # --------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Loop:
         self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
-        record.announce("started")
+        record.announce(STARTED)
         record.measure(at=0.0)
         if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
             named = config["job"]["task"] is not None
@@ -159,10 +159,10 @@ class Loop:
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         record.troubles.load(configuration.journal(files.path))
         record.resumed_at = self._server.iteration
-        record.announce("resumed")
+        record.announce(RESUMED)
         self._reseed(noise)
         for worker in self._server.workers:  # they are gone with the process that had started them
-            record.worker(worker, "left")
+            record.worker(worker, LEFT)
             self._handle(crew, Left(worker))
         if record.evaluator.due(self._server.iteration):
             record.measure()  # the run was stopped by this very evaluation
@@ -203,7 +203,7 @@ class Loop:
             for note in crew.finish():
                 self._take(crew, note)
         signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
-        record.journal("ended", seconds=self._seconds, workers=len(self._server.workers), **signal)
+        record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **signal)
         record.save()
 
     @contextmanager
@@ -219,7 +219,7 @@ class Loop:
         try:
             lines = str(error).splitlines()
             reason = (lines or [type(error).__name__])[0]
-            self._record.journal("stopped", reason=reason)
+            self._record.journal(STOPPED, reason=reason)
             if self._server.torn:
                 kept = "nothing was kept, as there is no directory"
                 if self._files is not None:
@@ -271,7 +271,7 @@ class Loop:
                 self._failed(crew, report)
             case Died(worker=worker, reason=reason):
                 record.troubles.died()
-                record.worker(worker, "died", reason=reason)
+                record.worker(worker, DIED, reason=reason)
                 record.note(f"worker {worker} {reason}")
             case Note(event=event, details=details, message=message):
                 record.journal(event, **details)
@@ -279,10 +279,10 @@ class Loop:
                     record.note(message)
             case Joined(workers=workers):
                 for worker in workers:
-                    record.worker(worker, "joined")
+                    record.worker(worker, JOINED)
                 self._handle(crew, report)
             case Left(worker=worker) if worker in self._server.workers:  # else it has been retired
-                record.worker(worker, "left")
+                record.worker(worker, LEFT)
                 self._handle(crew, report)
 
     def _arrived(self, crew: WorkerPool, report: Arrived) -> None:
@@ -311,9 +311,9 @@ class Loop:
 
     def _rejected(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        in_a_row = record.troubles.count("rejected", worker)
-        record.worker(worker, "rejected", job=job, reason=why)
-        if record.troubles.first("rejected"):
+        in_a_row = record.troubles.count(REJECTED, worker)
+        record.worker(worker, REJECTED, job=job, reason=why)
+        if record.troubles.first(REJECTED):
             record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
         if in_a_row < self._request.limits.max_failures:
             self._handle(crew, Lost(job, Outcome.REJECTED))
@@ -324,10 +324,10 @@ class Loop:
     def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         record.troubles.retired(worker)
-        record.worker(worker, "retired", reason=why)
+        record.worker(worker, RETIRED, reason=why)
         record.note(f"worker {worker} is retired: {why}")
         crew.retire(worker)
-        record.worker(worker, "left")
+        record.worker(worker, LEFT)
         self._handle(crew, Lost(job, Outcome.REJECTED))
         self._handle(crew, Left(worker))
         if not self._server.workers:
@@ -341,9 +341,9 @@ class Loop:
 
     def _failed(self, crew: WorkerPool, report: Failed) -> None:
         record = self._record
-        in_a_row = record.troubles.count("failed", report.worker)
+        in_a_row = record.troubles.count(FAILED, report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
-        record.worker(report.worker, "failed", job=report.job, reason=last)
+        record.worker(report.worker, FAILED, job=report.job, reason=last)
         if record.troubles.first(where(report.error)):
             record.note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"

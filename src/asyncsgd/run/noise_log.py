@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd._files import create
+from asyncsgd._files import create, writing
 from asyncsgd.core.errors import BadRunDirectory, Damage
-from asyncsgd.run.writing import writing
 from asyncsgd.trace.sealed import SUM, Mark, line, lines
 
 NOISE = "noise.jsonl"

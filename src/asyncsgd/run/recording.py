@@ -21,8 +21,9 @@ from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK, Evaluator, Measured
 from asyncsgd.run.faults import Troubles
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED
 from asyncsgd.run.options import Checkpoints, RunRequest
-from asyncsgd.run.pace import Pace
+from asyncsgd.run.tail import Pace
 from asyncsgd.trace import Recorder, Trace
 
 
@@ -281,7 +282,7 @@ class Recording:
     def diverge(self, iteration: int) -> None:
         """Write down that the model of this iteration is not finite, or its loss is not."""
         self.diverged = iteration
-        self.journal("diverged", iteration=iteration)  # may be behind the server's: it was measured meanwhile
+        self.journal(DIVERGED, iteration=iteration)  # may be behind the server's: it was measured meanwhile
 
     def save(self) -> None:
         """Write a checkpoint, unless the model has blown up; the initial model is good, whatever its loss is."""
@@ -350,6 +351,6 @@ class Recording:
         x = x.copy()
         seen = self.diagnose(trace, x, hurry=hurry)
         if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
-            self.journal("diagnosed", **asdict(seen))
+            self.journal(DIAGNOSED, **asdict(seen))
             self.files.flush(self._recorder)
         return x, good, seen

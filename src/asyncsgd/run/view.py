@@ -23,6 +23,7 @@ from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
 from asyncsgd.run.faults import Faults, Troubles
+from asyncsgd.run.journal import DIAGNOSED, DIED, FAILED, REJECTED, RETIRED
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
@@ -32,7 +33,7 @@ from asyncsgd.trace import Trace
 Floats = NDArray[np.float64]
 AXES = ("iteration", "time")
 """What metrics are drawn over; every other column is a metric."""
-FAULTS = ("died", "failed", "rejected", "retired")
+FAULTS = (DIED, FAILED, REJECTED, RETIRED)
 """Events of a journal that are a worker's fault."""
 
 
@@ -118,7 +119,7 @@ class RunView:
         except UsageError as error:
             raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error})") from error
         journal, rows = read_lines(path, "journal.jsonl"), read_lines(path, "metrics.jsonl")
-        clock = [row["seconds"] for row in journal if row["event"] != "diagnosed"]  # that comes after the end
+        clock = [row["seconds"] for row in journal if row["event"] != DIAGNOSED]  # that comes after the end
         metrics, faults = _columns(rows), faults_of(journal)
         return cls(
             name=path.resolve().name,
@@ -304,12 +305,12 @@ def faults_of(journal: Sequence[Mapping[str, Any]]) -> Faults:
     troubles = Troubles()
     troubles.load(journal)
     for row in journal:
-        if row.get("event") == "retired" and isinstance(row.get("worker"), int):
+        if row.get("event") == RETIRED and isinstance(row.get("worker"), int):
             troubles.retired(row["worker"])
     return troubles.faults
 
 
 def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
     """What the run said about itself when it ended."""
-    row = next((row for row in reversed(journal) if row["event"] == "diagnosed"), None)
+    row = next((row for row in reversed(journal) if row["event"] == DIAGNOSED), None)
     return None if row is None else stored(row)
