@@ -70,7 +70,7 @@ def test_train_replay_and_resume(here: Path) -> None:
     assert "kept in runs/Mine-1" in said
     code, said, complaints = call("replay", "runs/Mine-1")
     assert (code, complaints) == (0, "")
-    assert "40 updates agree with those of the run, and the model does bit for bit" in said
+    assert "All 40 updates match, and the final model is bit-for-bit identical." in said
     options = ("--iterations", "60", "--workers", "3", "--seconds", "0,0,0.01", "--json")
     code, said, complaints = call("train", "--resume", "--directory", "runs/Mine-1", *options)
     assert (code, complaints) == (0, "")
@@ -209,7 +209,7 @@ def test_the_engine_of_a_resumed_run() -> None:
             ("--resume", "--directory", "x", "--seed", "1"),
             "--seed = 1 cannot change in the middle of a run; leave it out",
         ),
-        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is no list of numbers"),
+        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is not a list of numbers"),
     ],
 )
 def test_what_cannot_be_trained(here: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -16,7 +16,7 @@ from run.common import Notes, train
 from watch.common import Scripted
 
 import asyncsgd as asgd
-from asyncsgd.cli.showing import line
+from asyncsgd.cli.inspect import line
 from asyncsgd.cli.watch_view import view
 from asyncsgd.engines.base import Report
 from asyncsgd.format import number

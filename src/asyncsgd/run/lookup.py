@@ -231,7 +231,7 @@ def numbers(name: str, text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise BadParameter(name, text, "is no list of numbers", "write one per worker: 1,1,1,10") from error
+        raise BadParameter(name, text, "is not a list of numbers", "write one per worker: 1,1,1,10") from error
 
 
 def fresh_directory(name: str) -> Path:
