@@ -50,13 +50,13 @@ class Run:
         """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
         return unused(self.method, self.trace)
 
-    def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
+    def write_report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
         """Write one self-contained HTML page about the run, and return its path.
 
         Args:
-            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
-            title: Its heading.
-            task: What the run was of. With its constants, the page has the theorems' bounds too.
+            path: File to write; by default ``report.html``, in the run's directory if it has one.
+            title: Title of the page.
+            task: The task of the run. With the task's constants, the page also shows the theorems' bounds.
         """
         if path is None:
             path = Path(getattr(self, "directory", None) or "") / "report.html"
@@ -64,7 +64,7 @@ class Run:
 
 
 def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
-    """Write the page of runs. It is found by its name: pages lie above runs, and few runs want one."""
+    """Write the page of runs. `asyncsgd.pages` is imported by name, because it is a layer above this module."""
     written: Path = import_module("asyncsgd.pages").report(runs, path, title=title, task=task)
     return written
 

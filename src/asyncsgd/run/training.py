@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
-from asyncsgd.engines.base import Engine, share
+from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal
@@ -70,7 +70,7 @@ def train(
     with ExitStack() as closing:
         hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))
         check_options(checkpoints, limits)
-        engine = processes(share(1)) if engine is None else engine
+        engine = processes() if engine is None else engine
         evaluation = Evaluation.of(iterations, every, until)
         configuration.check(task, method, engine, iterations, seed)
         if resume and directory is None:

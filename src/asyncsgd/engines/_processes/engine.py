@@ -10,7 +10,7 @@ from asyncsgd.core.errors import UsageError
 from asyncsgd.core.validate import count, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Engine, WorkerPool, per_worker, share
+from asyncsgd.engines.base import Engine, WorkerPool, per_worker, processors, share
 from asyncsgd.tasks.base import Task
 
 
@@ -42,7 +42,7 @@ class Processes(Engine):
 
 
 def processes(
-    workers: int,
+    workers: int | None = None,
     *,
     slowdown: Sequence[float] | Mapping[int, float] | None = None,
     seconds: Sequence[float] | Mapping[int, float] | None = None,
@@ -53,7 +53,7 @@ def processes(
     """Worker processes on this machine, with shared memory for parameters and updates.
 
     Args:
-        workers: How many.
+        workers: Number of worker processes; None: one per core.
         slowdown: Pretend: factor by which a worker is slower than it is, one per worker or ``{worker: factor}``.
         seconds: Pretend: a job takes at least this long, one number per worker or ``{worker: seconds}``.
         threads: Threads that each worker computes with; by default an equal share of the processors.
@@ -64,6 +64,7 @@ def processes(
     >>> processes(4, slowdown={3: 10}).slowdown
     (1.0, 1.0, 1.0, 10.0)
     """
+    workers = processors() if workers is None else workers
     count("workers", workers)
     if threads is not None:
         count("threads", threads)
