@@ -67,7 +67,7 @@ def test_train_replay_and_resume(here: Path) -> None:
     )
     assert (code, complaints) == (0, "")
     assert "delay_adaptive done: 40 iterations" in said
-    assert "kept in runs/Mine-1" in said
+    assert "saved in runs/Mine-1" in said
     code, said, complaints = call("replay", "runs/Mine-1")
     assert (code, complaints) == (0, "")
     assert "All 40 updates match, and the final model is bit-for-bit identical." in said
@@ -141,12 +141,12 @@ def test_a_task_is_named(here: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mine_alone", "names nothing; write module:task"),
+        ("mine_alone", "is missing the task name; write module:task"),
         ("mine_alone.py:made", "names a file; name the module: mine_alone:made"),
         ("sub/mine_alone.py:made", "name the module: sub.mine_alone:made"),
         ("mine_alnoe:made", r"no module 'mine_alnoe'\); run this where mine_alnoe.py is"),
         ("mine_alone:mdae", r"mine_alone has no 'mdae'\); did you mean made\?"),
-        ("mine_alone:number", "is a int; let it be a task"),
+        ("mine_alone:number", "is a int; name a task"),
         ("mine_alone:wants", r"cannot be called without arguments \(missing a required argument: 'size'\); give its"),
     ],
 )

@@ -212,7 +212,7 @@ def test_a_directory_of_format_1_is_refused(tmp_path: Path) -> None:
     for call in (lambda: asgd.replay(tmp_path), lambda: train(tmp_path, resume=True)):
         with pytest.raises(BadRunDirectory, match=words):
             call()
-    with pytest.raises(BadParameter, match="holds a run already"):
+    with pytest.raises(BadParameter, match="already contains a run"):
         train(tmp_path)
 
 

@@ -49,7 +49,7 @@ def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     Console().print(table)
 
 
-BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
+BEGIN, TRAIN, SIMULATE, DECIDE = "Start here", "Train for real", "Simulate", "Decide"
 ORDER = (
     "demo",
     "train",

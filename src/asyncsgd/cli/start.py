@@ -24,7 +24,7 @@ def demo(
     ] = Path("runs/demo"),
     json: Json = False,
 ) -> None:
-    """Compare synchronous and asynchronous training with one slow worker.
+    """Compare synchronous and asynchronous training with a slow worker.
 
     Trains a small network on digits to 95% accuracy with each of four methods. Takes about a minute.
     """
@@ -74,10 +74,18 @@ def plan(
     from asyncsgd.planning.planner import plan as make_plan
     from asyncsgd.simulation.compiled_replay import Bar
 
-    options = {"heterogeneous": heterogeneous, "epsilon": epsilon, "noise": noise, "heterogeneity": heterogeneity}
     tried = None if concurrency is None else _whole_numbers(concurrency)
     with Bar(WHOLE, "simulating") as advance:
-        found = make_plan(durations, concurrency=tried, seed=seed, progress=advance, **options)
+        found = make_plan(
+            durations,
+            concurrency=tried,
+            heterogeneous=heterogeneous,
+            epsilon=epsilon,
+            noise=noise,
+            heterogeneity=heterogeneity,
+            seed=seed,
+            progress=advance,
+        )
     _show_plan(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
 
 

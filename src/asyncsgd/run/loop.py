@@ -1,4 +1,4 @@
-"""The only loop over an engine: reports in, the server's answer out, everything written down."""
+"""The only loop over an engine: take the workers' reports, ask the server, send its commands, record everything."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from asyncsgd.run.recording import Recording
 from asyncsgd.run.results import TrainingRun, finished
 from asyncsgd.trace import Recorder
 
-# --------------------------------------------------------------------------------------------------------------
-# Ctrl-C and SIGTERM between two events, never in the middle of one: the state that is then saved is whole.
-
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM is only noted; a second one acts at once, as usual."""
+    """Postpone the first SIGINT or SIGTERM until the event at hand is handled; a second signal acts at once.
+
+    A signal in the middle of an event would save a state that is half updated. The loop therefore reads ``received``
+    between two events. Python runs signal handlers in the main thread only, so elsewhere nothing is installed.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -44,7 +45,10 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's, so not ours to restore
+                if signal.getsignal(number) not in (
+                    signal.SIG_IGN,
+                    None,
+                ):  # None: installed by C code, so Python cannot restore it
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -66,12 +70,12 @@ class Interrupts:
 
     @staticmethod
     def raise_it(received: signal.Signals, iteration: int, directory: Path | None) -> NoReturn:
-        """What the signal asked for, now that everything is saved."""
-        kept = f"saved in {directory}: go on with resume=True" if directory else "nothing was kept (no directory)"
-        words = f"stopped by {received.name} at iteration {iteration}; {kept}"
+        """End the call as the signal asked, after everything was saved."""
+        kept = f"saved in {directory}: continue with resume=True" if directory else "nothing was saved (no directory)"
+        text = f"stopped by {received.name} at iteration {iteration}; {kept}"
         if received is signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
-        raise KeyboardInterrupt(words)
+        raise KeyboardInterrupt(text)
 
 
 class Loop:
@@ -89,12 +93,12 @@ class Loop:
     # ------------------------------------------------------------------------------------------ from start to end
 
     def run(self) -> TrainingRun:
-        """Start the workers, loop, and sum up."""
+        """Start the workers, run the loop, and return the result."""
         request = self._request
-        checkpoint = self._look()
+        checkpoint = self._find_checkpoint()
         if checkpoint is not None and self._files is not None:
             done = finished(self._files.path, request, checkpoint)
-            if done is not None:  # nothing is started or written, and no logger opens its run again
+            if done is not None:  # start and write nothing, so that no logger opens its run again
                 self._record.note(done[1])
                 return done[0]
         if request.engine.opening is not None:
@@ -114,8 +118,8 @@ class Loop:
             interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
         return run
 
-    def _look(self) -> Checkpoint | None:
-        """What there is to go on from; whatever stands against it is said before anything is started."""
+    def _find_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint to resume from, if any. Refuse a resume that cannot work before workers start."""
         checkpoint = None
         if self._files is not None and self._files.begun:
             before = configuration.read(self._files.path)
@@ -130,8 +134,8 @@ class Loop:
         request, config, record = self._request, self._config, self._record
         package = None
         if self._files is not None:
-            said, package = stored.package(request.task, request.method)
-            config = {**config, "job": said}
+            entry, package = stored.package(request.task, request.method)
+            config = {**config, "job": entry}
         fast = ready(crew.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
@@ -139,7 +143,7 @@ class Loop:
         if checkpoint is not None and self._files is not None:
             self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
-            with self._rescued():  # from here on the files are those of the resumed run
+            with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(crew, self._files, noise)
             return
         self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
@@ -147,12 +151,12 @@ class Loop:
         record.open(self._server, recorder, 0.0)
         record.announce(STARTED)
         record.measure(at=0.0)
-        if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
+        if self._files is not None:  # only now: a task that cannot be evaluated leaves no directory
             named = config["job"]["task"] is not None
             self._files.begin(config, package, recorder, request.task.initial() if named else None)
-        record.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+        record.open(self._server, recorder, 0.0)  # start the clock again: the first evaluation does not count
         self._reseed(noise)
-        record.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
+        record.save()  # before any job, so that a directory without a checkpoint must have lost it (`check_resumable`)
 
     def _resume(self, crew: WorkerPool, files: RunDirectory, noise: int | None) -> None:
         record = self._record
@@ -161,15 +165,15 @@ class Loop:
         record.resumed_at = self._server.iteration
         record.announce(RESUMED)
         self._reseed(noise)
-        for worker in self._server.workers:  # they are gone with the process that had started them
+        for worker in self._server.workers:  # they ended with the process that had started them
             record.worker(worker, LEFT)
             self._handle(crew, Left(worker))
         if record.evaluator.due(self._server.iteration):
-            record.measure()  # the run was stopped by this very evaluation
+            record.measure()  # this evaluation stopped the run before
         files.continued()
 
     def _reseed(self, noise: int | None) -> None:
-        """Never draw the same noise for two sums, also where a resume makes a version again."""
+        """Draw noise from a new seed, so that a resume that repeats a version never repeats its noise."""
         if noise is not None:
             self._server.reseed(noise)
             if self._files is not None:
@@ -179,7 +183,7 @@ class Loop:
         self._record.begin()
         while not self._over() and interrupts.received is None:
             for report in crew.poll(TICK):
-                if isinstance(report, Note) or not self._over():  # what was noted is not said again
+                if isinstance(report, Note) or not self._over():  # a note is reported only once, so take it in any case
                     self._take(crew, report)
             self._record.tick()
 
@@ -190,15 +194,15 @@ class Loop:
         return ended or self._server.iteration >= self._request.iterations
 
     def _settle(self, crew: WorkerPool, interrupts: Interrupts) -> None:
-        """The end is measured and written down, whatever ended it."""
+        """Evaluate and save the final model, whatever ended the loop."""
         record, background = self._record, self._request.evaluation.background
         if background or record.should_stop():
-            record.save()  # now, as what follows may take long, and whoever asked us to stop may lose patience
+            record.save()  # first: an evaluation may take long, and a second signal may end the process
         record.catch_up()
         measured = record.evaluator.last == self._server.iteration
         if record.diverged is None and not measured and not (background and record.should_stop()):
             record.measure()
-        self._seconds = record.seconds  # now: stopping the workers takes time too
+        self._seconds = record.seconds  # before the workers stop, which takes time too
         if interrupts.received is None:
             for note in crew.finish():
                 self._take(crew, note)
@@ -215,20 +219,20 @@ class Loop:
             raise
 
     def _rescue(self, error: Exception) -> None:
-        """Something stops the run: the user's evaluation or callback, the engine, a full disk. Keep what there is."""
+        """Save the run after an error: in the user's evaluation or callback, in the engine, or of a full disk."""
         try:
             lines = str(error).splitlines()
             reason = (lines or [type(error).__name__])[0]
             self._record.journal(STOPPED, reason=reason)
             if self._server.torn:
-                kept = "nothing was kept, as there is no directory"
+                kept = "nothing was saved, because the run has no directory"
                 if self._files is not None:
-                    kept = "the last checkpoint is whole: fix the part and resume with resume=True"
+                    kept = "the last checkpoint is intact: fix the part and resume with resume=True"
                     self._record.flush()
                 error.add_note(f"A part of the method raised half-way, so the run stopped without saving; {kept}.")
             else:
                 self._record.save()
-        except Exception as second:  # the first error is the one to tell about
+        except Exception as second:  # the first error is the one to report
             if str(second) != str(error):
                 error.add_note(f"(and no checkpoint could be written then: {second!r})")
 
@@ -262,7 +266,7 @@ class Loop:
             case Arrived():
                 self._arrived(crew, report)
             case Lost(job=job) | Rejected(job=job) | Failed(job=job) if not self._in_flight(job):
-                pass  # a report before this one, in the same list, had it cancelled or its worker retired
+                pass  # an earlier report of the same list cancelled the job or retired its worker
             case Lost():
                 self._handle(crew, report)
             case Rejected(job=job, worker=worker, reason=reason):
@@ -281,7 +285,7 @@ class Loop:
                 for worker in workers:
                     record.worker(worker, JOINED)
                 self._handle(crew, report)
-            case Left(worker=worker) if worker in self._server.workers:  # else it has been retired
+            case Left(worker=worker) if worker in self._server.workers:  # else the worker was retired
                 record.worker(worker, LEFT)
                 self._handle(crew, report)
 
@@ -291,9 +295,9 @@ class Loop:
             reply = server.handle(report)
         except WorkerError as error:
             if server.torn or isinstance(error, UnknownJob):
-                raise  # by a part of the method, half-way; or the engine is wrong, and there is no job to give up
+                raise  # a part of the method raised half-way, or the engine reported a job that does not exist
             if isinstance(error, EndedJob):
-                return  # an answer to a job that was given up: dropped, as the server says
+                return  # the job has ended meanwhile, so its update is dropped
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
             self._rejected(crew, owner, report.job, str(error))
             return
@@ -314,11 +318,11 @@ class Loop:
         in_a_row = record.troubles.count(REJECTED, worker)
         record.worker(worker, REJECTED, job=job, reason=why)
         if record.troubles.first(REJECTED):
-            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
+            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
             self._handle(crew, Lost(job, Outcome.REJECTED))
             return
-        # Retired first, so that its job goes to somebody else.
+        # Retire the worker first, so that the job goes to another one.
         self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
     def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
@@ -334,7 +338,7 @@ class Loop:
             if not is_finite(self._server.x):
                 record.diverge(self._server.iteration)
             elif record.evaluator.last != self._server.iteration:
-                record.measure()  # a model that is finite can be far off: then its loss says so
+                record.measure()  # the model is finite, but its loss may not be
             if record.diverged is not None:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
@@ -342,7 +346,7 @@ class Loop:
     def _failed(self, crew: WorkerPool, report: Failed) -> None:
         record = self._record
         in_a_row = record.troubles.count(FAILED, report.worker)
-        last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
+        last = report.error.strip().splitlines()[-1] if report.error.strip() else "no message"
         record.worker(report.worker, FAILED, job=report.job, reason=last)
         if record.troubles.first(where(report.error)):
             record.note(
@@ -352,9 +356,11 @@ class Loop:
         if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
-                "mend the task and go on with resume=True"
+                "fix the task and resume with resume=True"
             )
-            error.add_note(f"In worker {report.worker}:\n{report.error}")  # whoever listens has been shown it
+            error.add_note(
+                f"In worker {report.worker}:\n{report.error}"
+            )  # callbacks have received the traceback already
             raise error
 
     def _in_flight(self, job: int) -> bool:

@@ -20,28 +20,28 @@ from asyncsgd.run.read import read_lines, read_trace
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingRun(Run):
-    """A `Run` by real workers: the model, the trace, the metrics, and what there is to say about it."""
+    """A `Run` by real workers: the model, the trace, the metrics, the faults and a diagnosis."""
 
     directory: Path | None = None
     seconds: float = 0.0
-    """On the clock of the run: what a crash and the time until resuming cost is not in it."""
+    """Time on the clock of the run, without the time between a crash and its resume."""
     reached: bool = True
-    """Whether the target of ``until`` was met; True if there was none."""
+    """Whether the target of ``until`` was met; True without a target."""
     interrupted: str | None = None
-    """The signal that ended it early, such as "SIGINT"."""
+    """The signal that stopped the run, such as "SIGINT"."""
     stopped_early: str | None = None
-    """The reason that a callback gave for stopping it."""
+    """The reason that a callback gave to stop the run."""
     faults: Faults = field(default_factory=Faults)
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
-    """What there is to see and what is wrong, in sentences."""
+    """Facts about the run and its problems, in sentences."""
     config: dict[str, Any] = field(default_factory=dict)
 
 
 def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
-    """Return the run as it ended and what to pass for more, or None if there is something left to do.
+    """Return the finished run and a hint how to continue it, or None if the run is not finished.
 
-    A run is finished if all that is asked for has arrived, or if its target was met. One that was killed before its
-    diagnosis was written, or that diverged, is not.
+    A run is finished if it has all its iterations, or if its target was met. A run that was killed before its diagnosis
+    was written, or that diverged, is not finished.
     """
     journal = configuration.journal(path)
     since = since_start(journal)
@@ -54,9 +54,9 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
     target = request.evaluation.target
     met = None if target is None else next((row["iteration"] for row in metrics.rows if target.met(row)), None)
     if met is not None:
-        words = f"already reached {target} at iteration {met}; pass until=TARGET with another target to continue"
+        hint = f"already reached {target} at iteration {met}; pass until=TARGET with another target to continue"
     elif checkpoint.iteration >= request.iterations:
-        words = f"already at {checkpoint.iteration} iterations; pass iterations=N to continue"
+        hint = f"already at {checkpoint.iteration} iterations; pass iterations=N to continue"
     else:
         return None
     troubles = Troubles()
@@ -77,7 +77,7 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
         diagnosis=stored(journal[-1]),
         config={name: value for name, value in config.items() if name not in ("format", "job")},
     )
-    return run, words
+    return run, hint
 
 
 def since_start(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
