@@ -94,8 +94,8 @@ def export(
     trace = runs[0].trace
     path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}
-    words = f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
-    typer.echo(jsonlib.dumps(row, indent=2) if json else words)
+    sentence = f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
+    typer.echo(jsonlib.dumps(row, indent=2) if json else sentence)
 
 
 def _report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: bool) -> None:
@@ -123,8 +123,8 @@ def _report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: 
     for subject in subjects:
         problems = len(subject.diagnosis.problems) if subject.diagnosis else 0
         more = f", {problems} problem{'s' if problems > 1 else ''}" if problems else ""
-        line = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state}{more}"
-        console.print(line, markup=False, soft_wrap=True)
+        sentence = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state}{more}"
+        console.print(sentence, markup=False, soft_wrap=True)
     console.print(f"Page: {page}", markup=False, soft_wrap=True)
 
 

@@ -139,5 +139,5 @@ def methods(json: Json = False) -> None:
         for name, call in row["variants"].items():
             typer.echo(f"    {name}: {call}")
     typer.echo("\nEvery method also takes:")
-    for name, words in recipes.COMMON.items():
-        typer.echo(f"  {name:<15} {words}")
+    for name, about in recipes.COMMON.items():
+        typer.echo(f"  {name:<15} {about}")

@@ -135,8 +135,8 @@ def _title(frame: Frame) -> Table:
 def _remark(frame: Frame, width: int) -> list[RenderableType]:
     """Return the line below the title: how the run ended, its target, or that it is silent."""
     if not frame.running:
-        words = frame.sentence
-        return [Text(words, _style(frame), overflow="fold")] if words != frame.ending.kind else []
+        sentence = frame.sentence
+        return [Text(sentence, _style(frame), overflow="fold")] if sentence != frame.ending.kind else []
     shown = [f"until {frame.ending.until}"] if frame.ending.until else []
     text = Text("   ".join(shown), no_wrap=True, overflow="ellipsis")
     if frame.silent > SILENT:
@@ -145,13 +145,13 @@ def _remark(frame: Frame, width: int) -> list[RenderableType]:
 
 
 def _progress(frame: Frame, width: int) -> Table:
-    words = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
+    shown = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
     if frame.updates_per_second:
-        words.append(f"{number(frame.updates_per_second)} updates/s")
-    words.append(clock(frame.seconds))
+        shown.append(f"{number(frame.updates_per_second)} updates/s")
+    shown.append(clock(frame.seconds))
     if frame.left is not None:
-        words.append(f"{'at most ' if frame.ending.until else ''}{clock(frame.left)} left")
-    text = Text("   ".join(words), no_wrap=True, overflow="ellipsis")
+        shown.append(f"{'at most ' if frame.ending.until else ''}{clock(frame.left)} left")
+    text = Text("   ".join(shown), no_wrap=True, overflow="ellipsis")
     line = Table.grid(padding=(0, 2, 0, 0))
     room = min(40, width - text.cell_len - 4)
     if room < 8:
@@ -252,8 +252,8 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     if not hidden:
         return [table]
     jobs, flying = sum(row.jobs for row in hidden), sum(row.in_flight for row in hidden)
-    words = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
-    return [table, Text(words, style="dim", no_wrap=True, overflow="ellipsis")]
+    rest = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
+    return [table, Text(rest, style="dim", no_wrap=True, overflow="ellipsis")]
 
 
 def _pick(rows: tuple[WorkerSeen, ...], room: int) -> tuple[list[WorkerSeen], list[WorkerSeen]]:

@@ -103,13 +103,13 @@ class Loop:
                 return done[0]
         if request.engine.opening is not None:
             self._record.note(request.engine.opening)
-        with request.engine.start(request.task, request.method.work, request.task.initial()) as crew:
-            self._begin(crew, checkpoint)
+        with request.engine.start(request.task, request.method.work, request.task.initial()) as pool:
+            self._begin(pool, checkpoint)
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
                 with self._rescued():
-                    self._loop(crew, interrupts)
-                    self._settle(crew, interrupts)
+                    self._loop(pool, interrupts)
+                    self._settle(pool, interrupts)
                 interrupted = interrupts.received
         run = self._summary(interrupted)
         for hook in self._hooks.end:
@@ -130,23 +130,23 @@ class Loop:
                 self._record.note(complaint)
         return checkpoint
 
-    def _begin(self, crew: WorkerPool, checkpoint: Checkpoint | None) -> None:
+    def _begin(self, pool: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
         package = None
         if self._files is not None:
             entry, package = stored.package(request.task, request.method)
             config = {**config, "job": entry}
-        fast = ready(crew.dtype)
+        fast = ready(pool.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
         if checkpoint is not None and self._files is not None:
-            self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
+            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on, the files belong to the resumed run
-                self._resume(crew, self._files, noise)
+                self._resume(pool, self._files, noise)
             return
-        self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
+        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast)
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
         record.announce(STARTED)
@@ -158,7 +158,7 @@ class Loop:
         self._reseed(noise)
         record.save()  # before any job, so that a directory without a checkpoint must have lost it (`check_resumable`)
 
-    def _resume(self, crew: WorkerPool, files: RunDirectory, noise: int | None) -> None:
+    def _resume(self, pool: WorkerPool, files: RunDirectory, noise: int | None) -> None:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         record.troubles.load(configuration.journal(files.path))
@@ -167,7 +167,7 @@ class Loop:
         self._reseed(noise)
         for worker in self._server.workers:  # they ended with the process that had started them
             record.worker(worker, LEFT)
-            self._handle(crew, Left(worker))
+            self._handle(pool, Left(worker))
         if record.evaluator.due(self._server.iteration):
             record.measure()  # this evaluation stopped the run before
         files.continued()
@@ -179,12 +179,12 @@ class Loop:
             if self._files is not None:
                 self._files.remember_noise(self._server.iteration, noise)
 
-    def _loop(self, crew: WorkerPool, interrupts: Interrupts) -> None:
+    def _loop(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         self._record.begin()
         while not self._over() and interrupts.received is None:
-            for report in crew.poll(TICK):
+            for report in pool.poll(TICK):
                 if isinstance(report, Note) or not self._over():  # a note is reported only once, so take it in any case
-                    self._take(crew, report)
+                    self._take(pool, report)
             self._record.tick()
 
     def _over(self) -> bool:
@@ -193,7 +193,7 @@ class Loop:
         ended = reached or record.diverged is not None or record.control.reason is not None
         return ended or self._server.iteration >= self._request.iterations
 
-    def _settle(self, crew: WorkerPool, interrupts: Interrupts) -> None:
+    def _settle(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         """Evaluate and save the final model, whatever ended the loop."""
         record, background = self._record, self._request.evaluation.background
         if background or record.should_stop():
@@ -204,8 +204,8 @@ class Loop:
             record.measure()
         self._seconds = record.seconds  # before the workers stop, which takes time too
         if interrupts.received is None:
-            for note in crew.finish():
-                self._take(crew, note)
+            for note in pool.finish():
+                self._take(pool, note)
         signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
         record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **signal)
         record.save()
@@ -260,19 +260,19 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ one report
 
-    def _take(self, crew: WorkerPool, report: Report) -> None:
+    def _take(self, pool: WorkerPool, report: Report) -> None:
         record = self._record
         match report:
             case Arrived():
-                self._arrived(crew, report)
+                self._arrived(pool, report)
             case Lost(job=job) | Rejected(job=job) | Failed(job=job) if not self._in_flight(job):
                 pass  # an earlier report of the same list cancelled the job or retired its worker
             case Lost():
-                self._handle(crew, report)
+                self._handle(pool, report)
             case Rejected(job=job, worker=worker, reason=reason):
-                self._rejected(crew, worker, job, reason)
+                self._rejected(pool, worker, job, reason)
             case Failed():
-                self._failed(crew, report)
+                self._failed(pool, report)
             case Died(worker=worker, reason=reason):
                 record.troubles.died()
                 record.worker(worker, DIED, reason=reason)
@@ -284,12 +284,12 @@ class Loop:
             case Joined(workers=workers):
                 for worker in workers:
                     record.worker(worker, JOINED)
-                self._handle(crew, report)
+                self._handle(pool, report)
             case Left(worker=worker) if worker in self._server.workers:  # else the worker was retired
                 record.worker(worker, LEFT)
-                self._handle(crew, report)
+                self._handle(pool, report)
 
-    def _arrived(self, crew: WorkerPool, report: Arrived) -> None:
+    def _arrived(self, pool: WorkerPool, report: Arrived) -> None:
         server = self._server
         try:
             reply = server.handle(report)
@@ -299,41 +299,41 @@ class Loop:
             if isinstance(error, EndedJob):
                 return  # the job has ended meanwhile, so its update is dropped
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
-            self._rejected(crew, owner, report.job, str(error))
+            self._rejected(pool, owner, report.job, str(error))
             return
         self._record.event(reply, report.update)
-        crew.used(report)
+        pool.used(report)
         for command in reply.commands:
-            crew.execute(command)
+            pool.execute(command)
         self._record.arrived(reply.ended[0])
 
-    def _handle(self, crew: WorkerPool, event: Event) -> None:
+    def _handle(self, pool: WorkerPool, event: Event) -> None:
         reply = self._server.handle(event)
         self._record.event(reply)
         for command in reply.commands:
-            crew.execute(command)
+            pool.execute(command)
 
-    def _rejected(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
+    def _rejected(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         in_a_row = record.troubles.count(REJECTED, worker)
         record.worker(worker, REJECTED, job=job, reason=why)
         if record.troubles.first(REJECTED):
             record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
-            self._handle(crew, Lost(job, Outcome.REJECTED))
+            self._handle(pool, Lost(job, Outcome.REJECTED))
             return
         # Retire the worker first, so that the job goes to another one.
-        self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
+        self._retire(pool, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
-    def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
+    def _retire(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         record.troubles.retired(worker)
         record.worker(worker, RETIRED, reason=why)
         record.note(f"worker {worker} is retired: {why}")
-        crew.retire(worker)
+        pool.retire(worker)
         record.worker(worker, LEFT)
-        self._handle(crew, Lost(job, Outcome.REJECTED))
-        self._handle(crew, Left(worker))
+        self._handle(pool, Lost(job, Outcome.REJECTED))
+        self._handle(pool, Left(worker))
         if not self._server.workers:
             if not is_finite(self._server.x):
                 record.diverge(self._server.iteration)
@@ -343,7 +343,7 @@ class Loop:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
-    def _failed(self, crew: WorkerPool, report: Failed) -> None:
+    def _failed(self, pool: WorkerPool, report: Failed) -> None:
         record = self._record
         in_a_row = record.troubles.count(FAILED, report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no message"
@@ -352,7 +352,7 @@ class Loop:
             record.note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
-        self._handle(crew, Lost(report.job))
+        self._handle(pool, Lost(report.job))
         if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "

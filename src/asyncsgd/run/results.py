@@ -11,9 +11,10 @@ from asyncsgd.result import Run
 from asyncsgd.run import configuration
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.diagnosis import Diagnosis, stored
+from asyncsgd.run.ending import since_start
 from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, ENDED, RESUMED, RETIRED, STARTED
+from asyncsgd.run.journal import DIAGNOSED, ENDED, RETIRED
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines, read_trace
 
@@ -78,9 +79,3 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
         config={name: value for name, value in config.items() if name not in ("format", "job")},
     )
     return run, hint
-
-
-def since_start(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the journal since the run was started or last resumed."""
-    starts = [place for place, row in enumerate(journal) if row["event"] in (STARTED, RESUMED)]
-    return journal[starts[-1] :] if starts else []
