@@ -157,7 +157,7 @@ def test_what_is_no_task(here: Path, name: str, words: str) -> None:
 
 def test_a_module_that_needs_another(here: Path) -> None:
     (here / "needs_more.py").write_text("import not_installed_at_all", "utf-8")
-    with pytest.raises(UsageError, match="No module named 'not_installed_at_all'; install what it needs"):
+    with pytest.raises(UsageError, match="No module named 'not_installed_at_all'; install the missing module"):
         named_task("needs_more:task")
 
 

@@ -123,7 +123,7 @@ class RunDirectory:
         """Refuse to start where something of a run would be lost, and to resume where something is missing."""
         check_complete(self.path)
         if self.begun and not resume:
-            fix = "pass resume=True to continue it (--resume on the command line), or choose another directory"
+            fix = "pass resume=True to continue it, or choose another directory"
             raise BadParameter("directory", str(self.path), "already contains a run", fix)
         if self.begun:
             read_config(self.path)
