@@ -106,7 +106,7 @@ def test_look_at_a_job_by_its_number(tmp_path: Path) -> None:
     assert at.update.tobytes() == Bowl().update(run.x, int(run.trace.jobs.worker[last]), seed).tobytes()
 
 
-@pytest.mark.parametrize(("asked", "why"), [({"job": 10**6}, "is none of"), ({"job": 1, "stop": 2}, "both given")])
+@pytest.mark.parametrize(("asked", "why"), [({"job": 10**6}, "is not one of"), ({"job": 1, "stop": 2}, "both given")])
 def test_a_job_that_is_none(tmp_path: Path, asked: dict[str, int], why: str) -> None:
     train(tmp_path)
     with pytest.raises(BadParameter, match=why):
