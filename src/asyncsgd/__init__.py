@@ -1,7 +1,7 @@
 """asyncsgd: asynchronous SGD for distributed and federated learning.
 
-Workers compute gradients at their own pace; the server applies each one as it arrives, knows its delay exactly,
-and gives late ones a step by a rule with a proof.
+Workers compute gradients at their own pace. The server applies each gradient as it arrives, knows its exact delay, and
+scales the step for late gradients by a rule with proven guarantees.
 
 >>> import asyncsgd as asgd
 >>> task = asgd.tasks.quadratic(dim=10, workers=2)
@@ -119,7 +119,7 @@ __all__ = [
     "train",
 ]
 
-# Loaded when first asked for, so that `import asyncsgd` stays fast.
+# Imported on first use, so that `import asyncsgd` stays fast.
 _SIMULATION = "asyncsgd.simulation"
 _LATER = {
     "Trace": "asyncsgd.trace",
@@ -142,7 +142,7 @@ _LATER = {
 
 
 _MODULES = ("core", "pages", "planning", "run", "simulation")
-"""Modules that users may enter by `asyncsgd.run` and the like, besides those in ``__all__``."""
+"""Subpackages that users may use as attributes, such as `asyncsgd.run`, besides the names in ``__all__``."""
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import CannotWrite, UsageError
 
 # --------------------------------------------------------------------------------------------------------------
 # Locks on open files: they end with the process that holds them, however it ends. Windows does not have them.
@@ -97,3 +98,23 @@ def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> Path
 def write_text(path: str | Path, text: str) -> Path:
     """The same for text, in UTF-8."""
     return write_bytes(path, text.encode())
+
+
+RESUME = "resume with resume=True, or --resume on the command line"
+FIXES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f unlimited)",
+}
+
+
+@contextmanager
+def writing(path: Path, then: str = RESUME) -> Iterator[None]:
+    """Turn an OSError into an error that names the directory, the cause and the fix."""
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except OSError as error:
+        fix = FIXES.get(error.errno or 0, "fix that")
+        raise CannotWrite(f"{path} cannot be written to ({error.strerror or error}); {fix} and {then}") from error

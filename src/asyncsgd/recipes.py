@@ -22,15 +22,15 @@ from asyncsgd.core.work import LocalSteps
 from asyncsgd.methods.listing import recipes as recipes
 
 COMMON = {
-    "clip": "Clip every update to this norm.",
-    "noise": "Multiplier z of Gaussian noise N(0, (z·clip)²) on every sum applied; needs clip.",
-    "momentum": "Momentum β of the server's step.",
+    "clip": "Scale down updates with a norm above this value.",
+    "noise": "Multiplier z of the Gaussian noise N(0, (z·clip)²) added to every applied sum; needs clip.",
+    "momentum": "Momentum β of the server's optimizer.",
     "optimizer": "The server's optimizer: sgd, momentum, adamw, or a class of torch.optim such as RAdam.",
-    "local_steps": "SGD steps that a job takes before it returns what they moved; needs local_stepsize.",
-    "local_stepsize": "Step of the local steps.",
-    "scaled": "Divide what local steps moved by their step, so that it has the scale of gradients.",
-    "proximal": "Pull of local steps towards the model that they started at.",
-    "compressed": "Code of updates on their way to the server, with error feedback: float16 or bfloat16 (Ray only).",
+    "local_steps": "Number of SGD steps that a worker takes per job; needs local_stepsize.",
+    "local_stepsize": "Step size of the local steps.",
+    "scaled": "Divide the result of local steps by their step size, so that it has the scale of a gradient.",
+    "proximal": "Strength of the pull of local steps towards the model that they started from.",
+    "compressed": "Precision used to send updates, with error feedback: float16 or bfloat16 (Ray only).",
 }
 """Options that every recipe takes, with their help."""
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -58,13 +58,13 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
     own, common = _split(name, inspect.signature(recipe).parameters, options)
     method = recipe(**own)
     if not isinstance(method, Method):
-        fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
+        fix = "name a method such as asgd.async_sgd(0.1), or a function that returns one"
         raise BadParameter("method", name, f"is a {type(method).__name__}", fix)
     return adapt(method, common)
 
 
 def adapt(method: Method, common: Mapping[str, Any]) -> Method:
-    """The same method with options of `COMMON` applied, or with another stepsize.
+    """Return the method with options of `COMMON`, or another stepsize, applied.
 
     >>> from asyncsgd.methods import async_sgd
     >>> adapt(async_sgd(0.1), {"momentum": 0.9, "stepsize": 0.2}).step
@@ -98,7 +98,7 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
 def _split(
     name: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of the recipe itself, and the common ones."""
+    """Return the recipe's own options, and the common ones."""
     own: dict[str, Any] = {}
     common: dict[str, Any] = {}
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -108,7 +108,7 @@ def _split(
         elif option in COMMON:
             common[option] = value
         elif option == "stepsize":
-            fix = "let it be a method, or a function of the stepsize that returns one"
+            fix = "name a method, or a function of the stepsize that returns one"
             raise BadParameter("method", name, "does not take a stepsize", fix)
         else:
             fix = instead(option, value, [*parameters, *COMMON])
@@ -124,10 +124,10 @@ def _split(
 
 
 def _check_flags(kinds: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Refuse a word or a number in place of true or false: most would pass for true."""
+    """Refuse a text or a number in place of true or false: most would count as true."""
     for option, value in options.items():
         if kinds.get(option) in (bool, "bool") and not isinstance(value, bool):
-            raise BadParameter(option, value, "is of the wrong kind", "write true or false")
+            raise BadParameter(option, value, "is of the wrong type", "write true or false")
 
 
 def _with_local_steps(method: Method, common: Mapping[str, Any]) -> Method:
@@ -148,7 +148,7 @@ def _with_local_steps(method: Method, common: Mapping[str, Any]) -> Method:
 
 
 def _optimizer(common: Mapping[str, Any]) -> Optimizer:
-    """The server's optimizer: a name, or a table with its name under ``kind`` and its options."""
+    """Return the server's optimizer, given as a name, or as a table with the name under ``kind`` and options."""
     if "optimizer" not in common:
         with _naming({"beta": "momentum"}):
             return optimizers.momentum(common["momentum"])
@@ -188,11 +188,11 @@ def _of_torch(kind: Any, options: Mapping[str, Any]) -> Optimizer:
 
 
 @contextmanager
-def _naming(words: Mapping[str, str]) -> Iterator[None]:
-    """Name an option in an error as the user did."""
+def _naming(spelling: Mapping[str, str]) -> Iterator[None]:
+    """Spell options in errors as the user did."""
     try:
         yield
     except BadParameter as error:
-        name = words.get(error.name, error.name)
+        name = spelling.get(error.name, error.name)
         fix = re.sub(rf"\b{re.escape(error.name)}\b", name, error.fix)
         raise BadParameter(name, error.value, error.problem, fix) from None

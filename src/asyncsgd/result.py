@@ -1,4 +1,4 @@
-"""What every run leaves behind, simulated or real, and what its end leaves half done."""
+"""The result of every run, simulated or real, and a note about updates that were not used at its end."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from asyncsgd.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
+    """The result of a run: the model, the trace of all jobs, and the metrics over iterations and time."""
 
     x: Vector
-    """The model the method answers with; if the run diverged, the last one that was measured and finite."""
+    """The final model; if the run diverged, the last evaluated model with finite metrics."""
     trace: Trace
     metrics: dict[str, NDArray[Any]]
-    """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
+    """The task's metrics, with the "iteration" and the "time" of each evaluation."""
     method: Method
     diverged: int | None = None
-    """The iteration at which the run was seen to diverge (at a measurement, or by an update that was not finite), or
-    None. The run ends there: trace and metrics hold what came before."""
+    """The iteration at which the run was found to diverge (by an evaluation, or by an update that was not finite), or
+    None. The run ends there; trace and metrics hold everything before."""
     compiled: bool = False
-    """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
+    """Whether the numbers were computed by the compiled replay, which gives the same bits as the core."""
     x_iteration: int | None = None
-    """The iteration that ``x`` is the model of if the run diverged; None: the last one."""
+    """The iteration of ``x`` if the run diverged; None: the last one."""
     slow_because: str = ""
     """Why a simulation did not run in compiled code, such as "optimizer Adam has no compiled form"; empty if it did."""
 
@@ -47,16 +47,16 @@ class Run:
 
     @property
     def unused(self) -> int:
-        """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
+        """Number of updates at the end that no step has used, for instance those of a buffer that was not full."""
         return unused(self.method, self.trace)
 
-    def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
+    def write_report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
         """Write one self-contained HTML page about the run, and return its path.
 
         Args:
-            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
-            title: Its heading.
-            task: What the run was of. With its constants, the page has the theorems' bounds too.
+            path: File to write; by default ``report.html``, in the run's directory if it has one.
+            title: Title of the page.
+            task: The task of the run. With the task's constants, the page also shows the theorems' bounds.
         """
         if path is None:
             path = Path(getattr(self, "directory", None) or "") / "report.html"
@@ -64,13 +64,13 @@ class Run:
 
 
 def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
-    """Write the page of runs. It is found by its name: pages lie above runs, and few runs want one."""
+    """Write the page of runs. `asyncsgd.pages` is imported by name, because it is a layer above this module."""
     written: Path = import_module("asyncsgd.pages").report(runs, path, title=title, task=task)
     return written
 
 
 def unused(method: Method, trace: Trace) -> int:
-    """Return how many updates at the end no step of the model has used, as those of a buffer that was not full.
+    """Return the number of updates at the end that no step has used, for instance those of a buffer that was not full.
 
     >>> from asyncsgd import methods, simulate, tasks, durations
     >>> method = methods.fedbuff(0.1, concurrency=2, buffer=4)
@@ -81,13 +81,13 @@ def unused(method: Method, trace: Trace) -> int:
     applied = trace.counts[Outcome.APPLIED]
     if isinstance(method.aggregation, Buffer):
         return applied % method.aggregation.size
-    if isinstance(method.aggregation, Memory) and not trace.step.any():  # some worker was never heard
+    if isinstance(method.aggregation, Memory) and not trace.step.any():  # no update of some worker has arrived
         return applied
     return 0
 
 
 def leftover(method: Method, trace: Trace) -> str | None:
-    """Return what the end has left half done, in a sentence; None if nothing."""
+    """Return a sentence about updates or a batch that the end left unused; None if there are none."""
     waiting = unused(method, trace)
     if waiting:
         who = "the last update was" if waiting == 1 else f"the last {waiting} updates were"

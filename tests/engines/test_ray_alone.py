@@ -213,4 +213,4 @@ def test_commands(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         done = CliRunner().invoke(app, words.split())
         assert done.exit_code == 0, done.output
         if words == "replay run":
-            assert f"{until} updates agree with those of the run, and the model does bit for bit" in done.output
+            assert f"All {until} updates match, and the final model is bit-for-bit identical." in done.output

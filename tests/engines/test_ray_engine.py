@@ -88,7 +88,9 @@ def test_a_change_leaves_the_rest_of_each_group_as_it_was() -> None:
     assert again == ray(
         [Group(2, 4, num_gpus=0.5, threads=3), Group(1, 4, resources={"big": 1}, threads=3)], at_least=3
     )
-    with pytest.raises(BadParameter, match=r"--workers = 2 does not say how many of each of the 2 groups; say what"):
+    with pytest.raises(
+        BadParameter, match=r"--workers = 2 is ambiguous: the run has 2 groups of workers; also pass what"
+    ):
         named_engine(described, {"workers": 2})
     assert named_engine(described, {"workers": 2, "num_cpus": 1}) == ray(2, at_least=2)  # there are not 3 any more
     with pytest.raises(BadParameter, match=r"at_least = 3 is more than the 2 workers"):
@@ -105,7 +107,7 @@ def test_the_directory_that_is_sent_along(tmp_path: Path, monkeypatch: pytest.Mo
     assert described["working_dir"] == str(tmp_path)
     assert named_engine(described, {}) == engine
     assert "working_dir" not in ray(2, runtime_env={"working_dir": "s3://user:secret@bucket/it.zip"}).describe()
-    with pytest.raises(BadParameter, match=r"--working-dir = '.*none' is no directory"):
+    with pytest.raises(BadParameter, match=r"--working-dir = '.*none' is not a directory"):
         named_engine(described, {"working_dir": str(tmp_path / "none")})
 
 
@@ -141,9 +143,9 @@ def test_passwords_stay_out_of_run_json() -> None:
 @pytest.mark.parametrize(
     ("described", "changes", "words"),
     [
-        ("processes", {"address": "auto"}, "--address = 'auto' is for another engine; pass --engine ray"),
-        ("processes", {"at_least": 2}, "--at-least = 2 is for another engine; pass --engine ray"),
-        ("processes", {"working_dir": "."}, "--working-dir = '.' is for another engine; pass --engine ray"),
+        ("processes", {"address": "auto"}, "--address = 'auto' is an option of another engine; pass --engine ray"),
+        ("processes", {"at_least": 2}, "--at-least = 2 is an option of another engine; pass --engine ray"),
+        ("processes", {"working_dir": "."}, "--working-dir = '.' is an option of another engine; pass --engine ray"),
     ],
 )
 def test_an_option_of_another_engine(described: str, changes: dict[str, Any], words: str) -> None:

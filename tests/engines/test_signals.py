@@ -85,7 +85,7 @@ def test_an_interrupt_saves_and_ends(tmp_path: Path, number: signal.Signals, cod
         if number is signal.SIGINT:
             last = said.splitlines()[-1]
             assert "stopped by SIGINT at iteration" in last
-            assert "go on with resume=True" in last
+            assert "continue with resume=True" in last
         assert complaints == ""
         subject.none_left()
     [ended] = [row for row in configuration.journal(tmp_path / "run") if row["event"] == "ended"]

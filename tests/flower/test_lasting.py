@@ -47,7 +47,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     }
     with pytest.raises(Stop):
         serve(clients(1.0, 2.0, 3.0), ARRAYS, asgd.mifa(0.3), evaluate=stops, **options)
-    with pytest.raises(BadParameter, match="holds a run already; pass resume=True"):
+    with pytest.raises(BadParameter, match="already contains a run; pass resume=True"):
         serve(clients(1.0, 2.0, 3.0), ARRAYS, asgd.mifa(0.3), evaluate=error, **options)
     grid = clients(1.0, 2.0, 3.0)
     grid.add(50, towards(2.0))  # one more than before
@@ -75,7 +75,7 @@ def test_a_run_that_lost_a_part_is_refused_and_left_as_it_is(
     path = tmp_path / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(AsyncSGDError, match=words if lost == "run.json" or resume else "holds a run already"):
+    with pytest.raises(AsyncSGDError, match=words if lost == "run.json" or resume else "already contains a run"):
         serve(clients(1.0, 2.0), ARRAYS, PRIVATE, resume=resume, **options)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

@@ -92,7 +92,7 @@ def test_rows_are_written_now_and_then() -> None:
 @pytest.mark.parametrize("fails", ["write", "say", "finish", "close"])
 def test_a_logger_that_fails_is_silent_and_the_run_goes_on(fails: str) -> None:
     logger = Fake(fails=fails)
-    words = "logging to fake has ended: OSError: the disk is full; the run goes on"
+    words = "logging to fake has ended: OSError: the disk is full; the run continues"
     with pytest.warns(LoggerWarning, match=words) as warned:
         run = train(None, logger, others=[Interjects(logger)])
     assert run.trace.iterations == 40

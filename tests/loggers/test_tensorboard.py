@@ -110,5 +110,5 @@ def test_a_real_resume(tmp_path: Path) -> None:
 
 
 def test_nowhere_to_write() -> None:
-    with pytest.raises(BadParameter, match=r"leaves nowhere to write event files; pass one to asgd.callbacks"):
+    with pytest.raises(BadParameter, match=r"leaves no place for event files; pass one to asgd.callbacks"):
         asgd.callbacks.tensorboard().on_start(live())

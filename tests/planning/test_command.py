@@ -251,7 +251,7 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
     [
         (("nowhere.csv",), "path = 'nowhere.csv' does not exist; pass the name of a file that is there"),
         ((".",), "is a directory"),
-        ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is no list of numbers; pass whole numbers"),
+        ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is not a list of numbers; pass whole numbers"),
         ((EXAMPLE, "--concurrency", "0"), "--concurrency = 0 must be an integer of at least 1"),
         ((EXAMPLE, "--noise", "-1"), "--noise = -1.0"),
         ((EXAMPLE, "--epsilon", "0"), "--epsilon = 0.0"),

@@ -232,7 +232,7 @@ def test_several_runs_are_too_many(
         train(tmp_path / name, iterations=20)
     code, _, err = export(monkeypatch, capsys, tmp_path, "--chrome", tmp_path / "out.json")
     assert code == 2
-    assert "holds 2 runs; pass the directory of one, such as a" in err
+    assert "holds 2 runs; pass one of them, such as a" in err
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(

@@ -130,7 +130,7 @@ def test_a_thousand_workers_and_a_hundred_thousand_jobs(browser, tmp_path, recor
     rng = np.random.default_rng(0)
     speeds = asgd.durations.lognormal(rng.lognormal(0, 0.8, 1000), 0.4)
     run = asgd.simulate(asgd.tasks.quadratic(workers=1000), asgd.delay_adaptive(0.001), speeds, iterations=100_000)
-    browser.open(run.report(tmp_path / "big.html"))
+    browser.open(run.write_report(tmp_path / "big.html"))
     assert browser.errors() == []
     assert browser.evaluate(f"{LINE}.last.averaged") is True
     assert browser.evaluate(f"{LINE}.last.visible") >= 100_000

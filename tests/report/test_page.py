@@ -198,14 +198,14 @@ def test_text_from_outside_is_escaped():
 
 def test_run_comparison_and_function_write_the_same(runs, task, tmp_path):
     run = runs["async_sgd"]
-    one, two = run.report(tmp_path / "one.html", task=task), tmp_path / "deep" / "two.html"
+    one, two = run.write_report(tmp_path / "one.html", task=task), tmp_path / "deep" / "two.html"
     assert one == tmp_path / "one.html"
     assert asgd.report(run, two, task=task) == two
     assert one.read_text("utf-8") == two.read_text("utf-8")
     both = asgd.compare(
         task, [asgd.async_sgd(0.05), asgd.minibatch_sgd(0.05)], asgd.durations.fixed([1, 1, 2, 9]), iterations=100
     )
-    text = both.report(tmp_path / "both.html", title="Both").read_text("utf-8")
+    text = both.write_report(tmp_path / "both.html", title="Both").read_text("utf-8")
     assert "<h1>Both</h1>" in text
     assert [run["name"] for run in data_of(text)["runs"]] == ["async_sgd", "minibatch_sgd"]
 
@@ -224,7 +224,7 @@ def test_what_is_no_run_is_refused(given, says, tmp_path):
 
 def test_a_page_that_cannot_be_written_is_one_sentence(runs, tmp_path):
     with pytest.raises(BadParameter, match="cannot be written"):
-        runs["async_sgd"].report(tmp_path)
+        runs["async_sgd"].write_report(tmp_path)
 
 
 def test_wide_figures_are_scrolled_and_narrow_ones_fit():

@@ -77,7 +77,7 @@ def test_a_directory_and_its_run_say_the_same(trained, directory):
     assert kept.elapsed == pytest.approx(run.elapsed)
     for name, values in kept.metrics.items():
         np.testing.assert_array_equal(values, run.metrics[name])
-    text = trained.report().read_text("utf-8")
+    text = trained.write_report().read_text("utf-8")
     assert (trained.directory / "report.html").exists()
     assert "version of numpy" in Outline(text).text
     assert data_of(text)["runs"][0]["jobs"]["iterations"] == ITERATIONS

@@ -61,7 +61,7 @@ def test_not_while_somebody_waits_behind_his_ctrl_c(estimates, capfd):
     with pytest.raises(KeyboardInterrupt):
         train(None, callbacks=[Interrupts()], progress=True)
     assert not estimates
-    assert "the step cannot be judged: the run was stopped early" in capfd.readouterr().err
+    assert "the step cannot be judged: the run was interrupted" in capfd.readouterr().err
 
 
 def test_not_where_the_jobs_took_long(estimates, monkeypatch):

@@ -81,7 +81,7 @@ def test_how_slow_workers_are(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"directory": 3}, 'directory = 3 is no path; pass one such as "runs/first"'),
+        ({"directory": 3}, 'directory = 3 is not a path; pass one such as "runs/first"'),
         ({"until": 3}, "until = 3 is not a target; write a metric"),
         ({"callbacks": None}, "callbacks = None is not a list; pass .*, or leave it out"),
         ({"callbacks": Notes()}, "callbacks = .* is not a list; pass"),
@@ -95,14 +95,14 @@ def test_what_train_is_given(options: dict[str, Any], words: str) -> None:
 
 
 def test_what_replay_is_given(tmp_path: Path) -> None:
-    with pytest.raises(BadParameter, match="directory = 3 is no path"):
+    with pytest.raises(BadParameter, match="directory = 3 is not a path"):
         asgd.replay(3)  # type: ignore[arg-type]
     (tmp_path / "file").touch()
     with pytest.raises(NoRun, match="file holds no run"):
         asgd.replay(tmp_path / "file")
     train(tmp_path / "run", iterations=20)
     for stop in (-1, 1.5, True):
-        with pytest.raises(BadParameter, match=r"stop = .* is no iteration; pass 0\.\.19"):
+        with pytest.raises(BadParameter, match=r"stop = .* is not an iteration; pass 0\.\.19"):
             asgd.replay(tmp_path / "run", stop=stop)  # type: ignore[arg-type]
     assert asgd.replay(tmp_path / "run", stop=0).iterations == 0
 
@@ -121,12 +121,12 @@ def test_a_resume_cannot_go_back(tmp_path: Path) -> None:
     [
         (
             "mytask:net",
-            "does not take a stepsize; let it be a method, or",
+            "does not take a stepsize; name a method, or",
         ),
-        ("mytask:Mine", "let it be a method"),
-        ("mytask:np", "is a module; let it be a method"),
-        ("./mytask:net", "names nothing; write module:method"),
-        ("torch.nn.functional:relu", "let it be a method, or a function of the stepsize"),
+        ("mytask:Mine", "name a method"),
+        ("mytask:np", "is a module; name a method"),
+        ("./mytask:net", "is not a module and a name; write module:method"),
+        ("torch.nn.functional:relu", "name a method, or a function of the stepsize"),
     ],
 )
 def test_what_is_no_method(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:
@@ -139,7 +139,7 @@ def test_a_model_is_no_method(here: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """It can be called, with anything at all."""
     (here / "mymodel.py").write_text("from torch import nn\nnet = nn.Linear(2, 2)\n", "utf-8")
     monkeypatch.setattr(sys, "path", [str(here), *sys.path])
-    with pytest.raises(BadParameter, match="is a Linear; let it be a method such as"):
+    with pytest.raises(BadParameter, match="is a Linear; name a method such as"):
         named_method("mymodel:net", {"stepsize": 0.1})
 
 
@@ -185,7 +185,7 @@ def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> No
         (("train", "--resume", "--directory", "run", "--iterations", "0"), "--iterations = 0 must be an integer"),
         (("train", "--resume", "--directory", "run", "--iterations", "10"), "--iterations = 10 is too few: run has 20"),
         (("train", "--resume", "--directory", "run", "--until", ""), "--until = '' is not a target"),
-        (("replay", "run", "--stop", "-1"), "--stop = -1 is no iteration; pass 0..19"),
+        (("replay", "run", "--stop", "-1"), "--stop = -1 is not an iteration; pass 0..19"),
         (
             ("train", "mytask:Mine", "--stepsize", "1", "--iterations", "5", "--until", "acc >= 1", "--workers", "1"),
             "--until = 'acc' is not among the task's metrics; pass one of: loss",

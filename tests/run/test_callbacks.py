@@ -124,7 +124,7 @@ def test_a_callback_stops_a_run(tmp_path: Path, hook: str, at: int, ends: int) -
 
 
 def test_a_reason_must_say_something() -> None:
-    with pytest.raises(BadParameter, match="reason = ' ' says nothing"):
+    with pytest.raises(BadParameter, match="reason = ' ' is not a text"):
         Control().stop(" ")
 
 

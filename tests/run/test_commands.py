@@ -67,10 +67,10 @@ def test_train_replay_and_resume(here: Path) -> None:
     )
     assert (code, complaints) == (0, "")
     assert "delay_adaptive done: 40 iterations" in said
-    assert "kept in runs/Mine-1" in said
+    assert "saved in runs/Mine-1" in said
     code, said, complaints = call("replay", "runs/Mine-1")
     assert (code, complaints) == (0, "")
-    assert "40 updates agree with those of the run, and the model does bit for bit" in said
+    assert "All 40 updates match, and the final model is bit-for-bit identical." in said
     options = ("--iterations", "60", "--workers", "3", "--seconds", "0,0,0.01", "--json")
     code, said, complaints = call("train", "--resume", "--directory", "runs/Mine-1", *options)
     assert (code, complaints) == (0, "")
@@ -141,12 +141,12 @@ def test_a_task_is_named(here: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mine_alone", "names nothing; write module:task"),
+        ("mine_alone", "is missing the task name; write module:task"),
         ("mine_alone.py:made", "names a file; name the module: mine_alone:made"),
         ("sub/mine_alone.py:made", "name the module: sub.mine_alone:made"),
         ("mine_alnoe:made", r"no module 'mine_alnoe'\); run this where mine_alnoe.py is"),
         ("mine_alone:mdae", r"mine_alone has no 'mdae'\); did you mean made\?"),
-        ("mine_alone:number", "is a int; let it be a task"),
+        ("mine_alone:number", "is a int; name a task"),
         ("mine_alone:wants", r"cannot be called without arguments \(missing a required argument: 'size'\); give its"),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_is_no_task(here: Path, name: str, words: str) -> None:
 
 def test_a_module_that_needs_another(here: Path) -> None:
     (here / "needs_more.py").write_text("import not_installed_at_all", "utf-8")
-    with pytest.raises(UsageError, match="No module named 'not_installed_at_all'; install what it needs"):
+    with pytest.raises(UsageError, match="No module named 'not_installed_at_all'; install the missing module"):
         named_task("needs_more:task")
 
 
@@ -209,7 +209,7 @@ def test_the_engine_of_a_resumed_run() -> None:
             ("--resume", "--directory", "x", "--seed", "1"),
             "--seed = 1 cannot change in the middle of a run; leave it out",
         ),
-        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is no list of numbers"),
+        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is not a list of numbers"),
     ],
 )
 def test_what_cannot_be_trained(here: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -126,7 +126,7 @@ def test_a_step_that_is_too_large_or_too_small():
     flat = {**run.metrics, "loss": np.array([1.0, 0.999])}
     small = diagnose(run.trace, flat, asgd.async_sgd(1e-6), task, run.x, Faults())
     assert "hardly changed" in words(small.problems)
-    assert "needlessly small" in words(small.problems)
+    assert "smaller than necessary" in words(small.problems)
     fine = diagnose(run.trace, run.metrics, asgd.async_sgd(5.0), task, run.x, Faults())
     assert fine.problems == (), "a large step that learns is no problem"
 

@@ -84,7 +84,7 @@ def test_without_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     train(tmp_path, iterations=20)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(BadParameter, match="holds a run already; pass resume=True to resume it"):
+    with pytest.raises(BadParameter, match="already contains a run; pass resume=True to continue it"):
         train(tmp_path, iterations=20)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
@@ -97,11 +97,11 @@ class NoEngine(asgd.engines.Processes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": asgd.async_sgd(0.06)}, "method = .*0.06.* is not what the run began with"),
-        ({"method": asgd.delay_adaptive(0.05)}, "method = .*DelayAdaptive.* is not what the run began with"),
-        ({"seed": 1}, "seed = 1 is not what the run began with; resume with 0, or begin"),
-        ({"task": Bowl(7)}, "dimension = 7 is not what the run began with; resume with 100"),
-        ({"task": Bowl(dtype=np.float32)}, "dtype = 'float32' is not what the run began with"),
+        ({"method": asgd.async_sgd(0.06)}, "method = .*0.06.* is not what the run started with"),
+        ({"method": asgd.delay_adaptive(0.05)}, "method = .*DelayAdaptive.* is not what the run started with"),
+        ({"seed": 1}, "seed = 1 is not what the run started with; resume with 0, or start"),
+        ({"task": Bowl(7)}, "dimension = 7 is not what the run started with; resume with 100"),
+        ({"task": Bowl(dtype=np.float32)}, "dtype = 'float32' is not what the run started with"),
     ],
 )
 def test_resuming_with_something_else(tmp_path: Path, change: dict[str, object], words: str) -> None:
@@ -205,7 +205,7 @@ def test_every_checkpoint_damaged(tmp_path: Path) -> None:
     train(tmp_path, iterations=70)
     for path in checkpoints.listed(tmp_path / "checkpoints"):
         halve(path)
-    with pytest.raises(BadCheckpoint, match=r"has no checkpoint that can be read.*begin a run in another directory"):
+    with pytest.raises(BadCheckpoint, match=r"has no checkpoint that can be read.*start a run in another directory"):
         train(tmp_path, iterations=90, resume=True)
     assert saved(tmp_path) == [70, 60, 40]  # nothing was taken away
     assert (tmp_path / "trace.parquet").exists()

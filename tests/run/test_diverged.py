@@ -32,7 +32,7 @@ def test_the_answer_is_the_last_model_with_finite_metrics(tmp_path: Path) -> Non
     assert run.x.tobytes() == asgd.replay(tmp_path, stop=int(good)).x.tobytes()
     assert RunView.of(run).headline()["x_iteration"] == good
     kept = tmp_path / "last_finite.safetensors"
-    words = f"  x is the model of iteration {good}, the last one with finite metrics; it is kept in {kept}"
+    words = f"  x is the model of iteration {good}, the last one with finite metrics; it is stored in {kept}"
     assert words in RunView.of(run).text().splitlines()
     with safe_open(kept, framework="numpy") as file:
         assert file.metadata()["iteration"] == str(good)
@@ -166,5 +166,5 @@ def test_rounding_is_not_curvature(dtype: Any) -> None:
     assert estimate_smoothness(task, task.initial() * 0.7, [0, 1]) == 0.0
     run = train(None, task=task, method=asgd.async_sgd(1e-3))
     assert run.diagnosis.safe_step is None
-    assert "the step cannot be judged: no curvature was found, gradients are the same all around" in run.diagnosis.facts
+    assert "the step cannot be judged: no curvature was found: gradients are the same everywhere" in run.diagnosis.facts
     assert not any("stepsize" in problem for problem in run.diagnosis.problems)

@@ -126,7 +126,7 @@ def test_any_row_may_meet_the_target() -> None:
     [
         ({"running": True, "stopped": "x", "diverged": 3, "met": 2}, "running", "warn"),
         ({"stopped": "no worker is left", "diverged": 3, "met": 2}, "stopped", "bad"),
-        ({"said": False, "diverged": 3, "met": 2}, "crashed", "bad"),
+        ({"ended": False, "diverged": 3, "met": 2}, "crashed", "bad"),
         ({"diverged": 3, "met": 2}, "diverged", "bad"),
         ({"met": 2, "early": "x"}, "reached", "good"),
         ({"early": "no progress"}, "stopped early", "good"),

@@ -227,7 +227,7 @@ def test_an_optimizer_by_name() -> None:
         (
             "federated_async_sgd",
             {"stepsize": 1.0, "concurrency": 2, "early": "no"},
-            "--set early = 'no' is of the wrong kind",
+            "--set early = 'no' is of the wrong type",
         ),
         (
             "delay_adaptive",

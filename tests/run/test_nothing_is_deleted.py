@@ -13,7 +13,7 @@ from run.common import events, sound, train
 from run.test_commands import call
 
 import asyncsgd as asgd
-from asyncsgd.cli.showing import watch
+from asyncsgd.cli.inspect import watch_run as watch
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.pages.sources import of_path
 from asyncsgd.run import BadRunDirectory, checkpoints

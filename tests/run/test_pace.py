@@ -16,14 +16,14 @@ from run.common import Notes, train
 from watch.common import Scripted
 
 import asyncsgd as asgd
-from asyncsgd.cli.showing import line
+from asyncsgd.cli.inspect import line
 from asyncsgd.cli.watch_view import view
 from asyncsgd.engines.base import Report
 from asyncsgd.format import number
 from asyncsgd.run.callbacks.base import LiveView
 from asyncsgd.run.callbacks.terminal import Terminal, describe, time_left
 from asyncsgd.run.live import Watcher
-from asyncsgd.run.pace import Pace
+from asyncsgd.run.tail import Pace
 
 
 class Clock:

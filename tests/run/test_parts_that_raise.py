@@ -227,7 +227,7 @@ def test_a_dispatch_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="in left") as raised:
         train(tmp_path, method=method(), resume=True)
     [note] = raised.value.__notes__
-    assert "the last checkpoint is whole: fix the part and resume with resume=True" in note
+    assert "the last checkpoint is intact: fix the part and resume with resume=True" in note
     assert events(tmp_path, "stopped")[0]["reason"] == "in left"
     assert (tmp_path / "trace.parquet").read_bytes() == trace
     assert saved(tmp_path) == 40

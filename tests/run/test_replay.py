@@ -47,7 +47,7 @@ def test_the_first_job_that_differs_is_named(tmp_path: Path) -> None:
     run = train(tmp_path)
     job = int(run.trace.job[23])
     later = [int(job) for job in run.trace.job[23:]]
-    with pytest.raises(ReplayDiffers, match=rf"job {job} of worker \d \(iteration 23\) gives another update") as told:
+    with pytest.raises(ReplayDiffers, match=rf"job {job} of worker \d \(iteration 23\) differs from the run") as told:
         asgd.replay(tmp_path, task=Later(later), method=run.method)
     assert (told.value.job, told.value.iteration) == (job, 23)
 
@@ -58,7 +58,7 @@ def test_another_method_ends_with_another_model(tmp_path: Path) -> None:
     with pytest.raises(ReplayDiffers):
         asgd.replay(tmp_path, task=Bowl(), method=asgd.async_sgd(0.051))
     short = train(tmp_path / "short", iterations=1, method=asgd.async_sgd(0.05))
-    with pytest.raises(ReplayDiffers, match="all updates agree, the models do not: first at coordinate 0"):
+    with pytest.raises(ReplayDiffers, match="all updates match, but the models differ: first at coordinate 0"):
         asgd.replay(tmp_path / "short", task=Bowl(), method=asgd.async_sgd(0.051))
     assert short.trace.iterations == 1
     assert run.trace.iterations == 60
@@ -106,7 +106,7 @@ def test_look_at_a_job_by_its_number(tmp_path: Path) -> None:
     assert at.update.tobytes() == Bowl().update(run.x, int(run.trace.jobs.worker[last]), seed).tobytes()
 
 
-@pytest.mark.parametrize(("asked", "why"), [({"job": 10**6}, "is none of"), ({"job": 1, "stop": 2}, "both given")])
+@pytest.mark.parametrize(("asked", "why"), [({"job": 10**6}, "is not one of"), ({"job": 1, "stop": 2}, "both given")])
 def test_a_job_that_is_none(tmp_path: Path, asked: dict[str, int], why: str) -> None:
     train(tmp_path)
     with pytest.raises(BadParameter, match=why):

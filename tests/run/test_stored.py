@@ -16,10 +16,11 @@ from run.common import events, sound, train
 import asyncsgd as asgd
 from asyncsgd import methods, recipes
 from asyncsgd.core.errors import BadParameter, NotTrusted
+from asyncsgd.core.parts import describe, made
 from asyncsgd.core.steps import Custom
-from asyncsgd.run import BadRunDirectory
+from asyncsgd.run import BadRunDirectory, stored
 from asyncsgd.run.lookup import name_of, named_task
-from asyncsgd.run.stored import package, plain, unpackage, unplain
+from asyncsgd.run.stored import package, unpackage
 from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl
 
@@ -102,9 +103,8 @@ COUNTS = (
 @pytest.mark.parametrize("row", methods.table(), ids=lambda row: row["method"])
 def test_every_recipe_is_stored_in_words(row: dict[str, Any]) -> None:
     method = recipes.make(row["method"], {name: 3 if name in COUNTS else 0.1 for name in row["needs"]})
-    said, _ = package(Bowl(), method)
-    assert said["method"] is not None
-    again = unplain(json.loads(json.dumps(said["method"])))
+    assert package(Bowl(), method)[0]["method"] == "parts"
+    again = made(json.loads(json.dumps(describe(method))))
     assert again == method
     assert repr(again) == repr(method)
 
@@ -116,14 +116,14 @@ def test_a_method_with_a_function_is_pickled(tmp_path: Path) -> None:
     assert (tmp_path / "job.pkl").exists()
 
 
-@pytest.mark.parametrize(
-    "part", ["os:system", "asyncsgd.core.method:replace", "asyncsgd.engines:Group", "builtins:eval"]
-)
-def test_words_make_parts_of_methods_only(part: str) -> None:
-    with pytest.raises(BadRunDirectory, match="is not a part of a method"):
-        unplain({"part": part, "fields": {}})
-    with pytest.raises(TypeError, match="has no plain form"):
-        plain(len)
+def test_run_json_makes_parts_of_methods_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path, task=HERE)
+    config = stored.read_config(tmp_path)
+    for kind in ("os:system", "asyncsgd.core.method.replace", "Group", "eval"):
+        foreign = {**config, "parts": {**config["parts"], "step": {"kind": kind}}}
+        monkeypatch.setattr(stored, "read_config", lambda path, foreign=foreign: foreign)
+        with pytest.raises(BadRunDirectory, match=r"cannot be made from run\.json .*is not a part of asyncsgd"):
+            unpackage(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------- whom to trust
@@ -212,7 +212,7 @@ def test_a_directory_of_format_1_is_refused(tmp_path: Path) -> None:
     for call in (lambda: asgd.replay(tmp_path), lambda: train(tmp_path, resume=True)):
         with pytest.raises(BadRunDirectory, match=words):
             call()
-    with pytest.raises(BadParameter, match="holds a run already"):
+    with pytest.raises(BadParameter, match="already contains a run"):
         train(tmp_path)
 
 

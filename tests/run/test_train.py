@@ -245,7 +245,7 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
 def test_a_task_that_cannot_be_evaluated_leaves_no_run(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the test data are gone"):
         train(tmp_path, task=Blind(0))
-    sound(train(tmp_path), 60)  # not "holds a run already"
+    sound(train(tmp_path), 60)  # not "already contains a run"
 
 
 def test_a_callback_that_fails_loses_nothing(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_an_interrupt_is_summed_up(
     assert (run.interrupted, run.trace.iterations) == ("SIGINT", iteration)
     said = capsys.readouterr().err
     assert f"async_sgd interrupted by SIGINT at iteration {iteration} of 60: {iteration} iterations in " in said
-    assert ("nothing was kept" in said) != ("resume with resume=True" in said) == kept
+    assert ("nothing was saved" in said) != ("resume with resume=True" in said) == kept
     if directory is not None:
         assert saved(directory)[0] == iteration
         sound(train(directory, resume=True), 60)
@@ -379,7 +379,7 @@ def test_an_exception_is_shown_once_and_ends_a_hopeless_run(tmp_path: Path) -> N
     notes = Notes()
     with pytest.raises(WorkersFailed, match=r"worker \d failed 3 times in a row, at last with Runtime") as told:
         train(tmp_path, iterations=300, task=Failing(after=100), callbacks=[notes], engine=processes(2))
-    assert "go on with resume=True" in str(told.value)
+    assert "resume with resume=True" in str(told.value)
     assert "in update" in told.value.__notes__[0]
     shown = [note for note in notes.of("noted") if "an exception in your code" in note]
     assert len(shown) == 1

@@ -206,7 +206,7 @@ def test_repair_makes_it_sound_and_it_can_be_resumed(tmp_path: Path, name: str, 
     left = path.read_bytes() if path.exists() else None
     done = repair(tmp_path / "run")
     assert done
-    assert done[-1] == f"{NAME} is made again"
+    assert done[-1] == f"{NAME} is rebuilt"
     assert verify(tmp_path / "run") == []
     if left is not None:  # nothing is deleted
         aside = tmp_path / "run" / "damaged-1" / path.relative_to(tmp_path / "run")
@@ -241,7 +241,7 @@ def test_a_killed_run_with_a_damaged_log_keeps_its_beginning(killed: Path, tmp_p
     with pytest.raises(BadRunDirectory, match=r"trace\.log is gone or damaged .*asyncsgd repair DIR"):
         train(copy, iterations=90, resume=True)
     done = repair(copy)
-    assert f"checkpoints/{newest.name} needs more of trace.log than there is; it is now in damaged-1" in done
+    assert f"checkpoints/{newest.name} needs more of trace.log than is left; it is now in damaged-1" in done
     notes = Notes()
     sound(train(copy, iterations=90, resume=True, callbacks=[notes]), 90)
     assert [row["iteration"] for row in events(copy, "resumed")] == [int(older.stem)]

@@ -13,7 +13,7 @@ from rich.console import Console
 from watch.common import Scripted, simulated
 
 from asyncsgd import cli
-from asyncsgd.cli.showing import watch
+from asyncsgd.cli.inspect import watch_run as watch
 from asyncsgd.core.errors import BadParameter
 
 
@@ -87,7 +87,7 @@ def test_no_run(tmp_path: Path, command: Callable[..., tuple[int, str, str]], th
     code, out, err = command(path, "--once")
     assert (code, out) == (2, "")
     assert "holds no run (no run.json)" in err if there else "does not exist" in err
-    assert err.endswith("pass the directory given to asgd.train, or --wait for a run that is still to begin\n")
+    assert err.endswith("pass the directory given to asgd.train, or --wait for a run that starts later\n")
 
 
 def test_a_speed_that_makes_no_sense(tmp_path: Path, command: Callable[..., tuple[int, str, str]]) -> None:

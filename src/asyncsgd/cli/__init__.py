@@ -16,11 +16,11 @@ from asyncsgd.core.errors import AsyncSGDError, UsageError
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 done, 1 it could not be done or differs, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.
+    Exit codes: 0 done, 1 failed or mismatch, 2 usage error, 130 Ctrl-C, 143 SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" for τ, and no traceback
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" for τ instead of raising
     warnings.showwarning = lambda message, *_, **__: typer.echo(f"asyncsgd: warning: {message}", err=True)
     try:
         app()

@@ -1,4 +1,4 @@
-"""The application that commands belong to, and what several of them share."""
+"""The Typer application, and the helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -16,35 +16,6 @@ from asyncsgd import __version__
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.format import cell, jsonable
 
-# --------------------------------------------------------------------------------------------------------------
-# A bar while long work goes on.
-
-
-class Bar:
-    """A bar on the terminal while long work goes on; nothing where nobody looks."""
-
-    def __init__(self, total: int, what: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._what = what
-        self._task = self._bar.add_task(f"{what} (the first run ever compiles for half a minute)", total=total)
-
-    def __enter__(self) -> Any:
-        self._bar.start()
-        return lambda done: self._bar.update(self._task, advance=done, description=self._what)
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-
-# --------------------------------------------------------------------------------------------------------------
-# Rows as a table for people, or as JSON for programs.
-
-
 HEADINGS = {
     "gradient_norm": "‖∇f‖",
     "distance": "‖x-x*‖",
@@ -56,11 +27,11 @@ HEADINGS = {
     "seconds_to_target": "s to target",
     "on_edge": "edge",
 }
-"""What a table says where a program reads the key."""
+"""Column headings of tables, by the key of the JSON output."""
 
 
 def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
-    """Print rows that have the same keys."""
+    """Print rows that have the same keys, as a table or as JSON."""
     if as_json:
         typer.echo(jsonlib.dumps(jsonable(rows), indent=2, allow_nan=False))
         return
@@ -78,7 +49,7 @@ def show(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
     Console().print(table)
 
 
-BEGIN, TRAIN, SIMULATE, DECIDE = "Begin", "Train for real", "Simulate", "Decide"
+BEGIN, TRAIN, SIMULATE, DECIDE = "Start here", "Train for real", "Simulate", "Decide"
 ORDER = (
     "demo",
     "train",
@@ -95,18 +66,18 @@ ORDER = (
     "methods",
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print numbers for a program instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 class _Commands(TyperGroup):
-    """Commands in the order in which a user meets them."""
+    """Commands in the order in which a user meets them, with errors in the words of the command line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = super().list_commands(ctx)
         return [name for name in ORDER if name in names] + [name for name in names if name not in ORDER]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Say it where Ctrl-C ends a command; an input that ends too early is no wish to abort, as click has it."""
+        """Run a command. Ctrl-C prints one line and exits with 130, where click would print "Aborted"."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -121,7 +92,7 @@ class _Commands(TyperGroup):
 
 
 def in_options(error: BadParameter, params: Sequence[click.Parameter]) -> BadParameter:
-    """Return the error in the words of the command line: ``--iterations`` where Python says ``iterations``.
+    """Return the error with options written as on the command line: ``--iterations`` for ``iterations``.
 
     >>> error = BadParameter("every", 0, "must be an integer of at least 1", "pass every >= 1")
     >>> print(in_options(error, [click.Option(["--every"])]))
@@ -139,18 +110,18 @@ def in_options(error: BadParameter, params: Sequence[click.Parameter]) -> BadPar
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: a line each, not filled like prose."""
+    """Return the examples at the end of a command's help, one per line."""
     return "\n\n".join(("[bold]Examples[/bold]", *(f"  asyncsgd {line}" for line in lines)))
 
 
 app = typer.Typer(
     name="asyncsgd",
     cls=_Commands,
-    help="Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler.",
-    epilog="[bold]asyncsgd COMMAND --help[/bold] has examples. Exit codes: 0 done, 1 it could not be done or differs, "
-    "2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM.",
+    help="Asynchronous SGD for distributed and federated learning, without waiting for stragglers.",
+    epilog="[bold]asyncsgd COMMAND --help[/bold] has examples. Exit codes: 0 done, 1 failed or mismatch, "
+    "2 usage error, 130 Ctrl-C, 143 SIGTERM.",
     no_args_is_help=True,
-    suggest_commands=False,  # click does that itself
+    suggest_commands=False,  # click suggests commands itself
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -162,9 +133,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
 
 
 @app.callback()
 def _root(version: Version = False) -> None:
-    """Asynchronous SGD for distributed and federated learning. Nobody waits for a straggler."""
+    """Asynchronous SGD for distributed and federated learning, without waiting for stragglers."""

@@ -1,4 +1,4 @@
-"""``make demo``: digits, four worker processes of which one is ten times slower, four methods to the same accuracy."""
+"""``asyncsgd demo``: train on digits with one slow worker, by four methods, to the same accuracy."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from asyncsgd.run import Callback, Control, LiveView, TrainingRun, train
 TARGET = 0.95
 STEP = 0.15
 JOB = 0.012
-"""Seconds that a job takes at least, so that four workers on two processors behave like four machines."""
+"""Minimum seconds per job, so that four workers on two cores behave like four machines."""
 MOST = 6000
 HEADINGS = ("method", "seconds", "speed-up", "predicted", "gradients", "per s", "τ avg", "τ max")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method's way to the target."""
+    """The result of one method."""
 
     method: str
     seconds: float | None
-    """To the target; None if it never got there."""
+    """Seconds to the target; None if the method did not reach it."""
     speedup: float | None
-    """Measured, against mini-batch SGD."""
+    """Measured speed-up over mini-batch SGD."""
     predicted: float
-    """The ratio of the times per gradient that the theory expects."""
+    """Speed-up that the theory predicts from the times per gradient."""
     gradients: int
     per_second: float
     average_delay: float
@@ -49,7 +49,7 @@ class Row:
 
 
 def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
-    """Train four times, print the table, write the page."""
+    """Train with every method, print the table, and write the page."""
     directory = free(directory)
     runs = measure(workers, slowdown, directory)
     rows = summarise(runs, workers, slowdown)
@@ -60,12 +60,12 @@ def show(workers: int, slowdown: float, directory: Path, as_json: bool) -> None:
         return
     console = Console(highlight=False)
     console.print(_table(rows, workers, slowdown), "")
-    console.print(f"A page to open in a browser: {page}", soft_wrap=True)
-    console.print(f"Each run is kept; for instance: {_command()} replay {directory / 'asynchronous'}", soft_wrap=True)
+    console.print(f"Page: {page} (open it in a browser)", soft_wrap=True)
+    console.print(f"All runs are stored. Try: {_command()} replay {directory / 'asynchronous'}", soft_wrap=True)
 
 
 def _command() -> str:
-    """The command as it can be typed here: ``make demo`` runs in an environment that nobody has activated."""
+    """Return the command as the user can type it: ``make demo`` runs in an environment that is not activated."""
     if shutil.which("asyncsgd") is not None:
         return "asyncsgd"
     script = Path(sys.executable).with_name("asyncsgd")
@@ -73,7 +73,7 @@ def _command() -> str:
 
 
 def candidates(workers: int) -> dict[str, Method]:
-    """The same step for everybody."""
+    """Return the methods to compare, all with the same step size."""
     return {
         "mini-batch": methods.minibatch_sgd(STEP),
         "asynchronous": methods.async_sgd(STEP),
@@ -83,13 +83,13 @@ def candidates(workers: int) -> dict[str, Method]:
 
 
 def measure(workers: int, slowdown: float, directory: Path) -> dict[str, TrainingRun]:
-    """Every candidate to the same accuracy, with a bar for each."""
+    """Train every candidate to the same accuracy, with a progress bar for each."""
     count("workers", workers)
     positive("slowdown", slowdown)
     if workers < 2:
-        raise BadParameter("workers", workers, "leaves nobody to wait for", "pass at least 2")
+        raise BadParameter("workers", workers, "is too few to compare a slow worker with others", "pass at least 2")
     if slowdown < 1:
-        raise BadParameter("slowdown", slowdown, "makes the last worker faster", "pass at least 1")
+        raise BadParameter("slowdown", slowdown, "makes the last worker faster than the others", "pass at least 1")
     task = _digits()
     engine = processes(workers, seconds=_durations(workers, slowdown))
     runs: dict[str, TrainingRun] = {}
@@ -112,7 +112,7 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
 
 
 def free(directory: Path) -> Path:
-    """Return this directory, or with a number behind its name where an earlier demo is kept in it."""
+    """Return this directory, or one with a number appended if it already holds a demo."""
     number, found = 1, directory
     while any((found / _folder(name)).exists() for name in candidates(1)):
         number += 1
@@ -125,7 +125,7 @@ def _folder(name: str) -> str:
 
 
 class _Bar(Callback):
-    """A bar that is full when the accuracy is there."""
+    """A progress bar that is full when the target accuracy is reached."""
 
     def __init__(self, bars: Progress, name: str) -> None:
         self._bars = bars
@@ -143,7 +143,7 @@ class _Bar(Callback):
 
 
 def summarise(runs: Mapping[str, TrainingRun], workers: int, slowdown: float) -> list[Row]:
-    """Seconds to the target, measured and predicted."""
+    """Return one row per method, measured and predicted."""
     durations = _durations(workers, slowdown)
     queued = theory.speedup(durations, workers).queued_fixed / workers
     always_busy = 1 / sum(1 / duration for duration in durations)
@@ -173,7 +173,7 @@ def _durations(workers: int, slowdown: float) -> list[float]:
 
 
 def _digits() -> Any:
-    """A network with one hidden layer on scikit-learn's 8 x 8 digits; a quarter of them is held out."""
+    """Return the task: one hidden layer on scikit-learn's 8 x 8 digits, a quarter of which is the test set."""
     try:
         import torch
         from sklearn.datasets import load_digits
@@ -200,9 +200,9 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        show_edge=False,  # so that it fits into 80 columns
+        show_edge=False,  # fits into 80 columns
         title=f"{workers} workers, one {slowdown:g} times slower: seconds to {TARGET:.0%} accuracy",
-        caption="predicted: from the times per gradient alone, as if each worker had a processor; τ: delay, in updates",
+        caption="predicted: from the times per gradient alone, with one core per worker; τ: delay, in updates",
     )
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
@@ -213,7 +213,7 @@ def _table(rows: list[Row], workers: int, slowdown: float) -> Table:
 
 def _cells(row: Row) -> list[str]:
     speedup = "–"
-    if row.seconds is not None and row.speedup is not None:  # by the seconds as they are shown, so that both agree
+    if row.seconds is not None and row.speedup is not None:  # from the rounded seconds, so that the columns agree
         speedup = f"{rounded(row.seconds * row.speedup) / rounded(row.seconds):.1f}×"
     return [
         row.method,
@@ -234,10 +234,11 @@ def _page(runs: Mapping[str, TrainingRun], rows: list[Row], workers: int, slowdo
 
     def verdict(page: Page) -> None:
         page.section("Time to the same accuracy")
-        page.table(HEADINGS, [_cells(row) for row in rows], f"scikit-learn's digits, to {TARGET:.0%} on held-out ones")
+        page.table(HEADINGS, [_cells(row) for row in rows], f"scikit-learn digits, time to {TARGET:.0%} test accuracy")
         page.text("Predicted: from the times per gradient alone. τ: delay, in updates.", css="why")
 
     lead = (
-        f"{workers} workers on this machine, the last one {slowdown:g} times slower. Nobody waits for it, or everybody."
+        f"{workers} workers on this machine, the last one {slowdown:g} times slower. "
+        "Each run below either waits for the slow worker or does not."
     )
     return compose(gather(runs), "asyncsgd demo", lead, verdict).write(directory / "index.html")

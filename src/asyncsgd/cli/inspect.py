@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json as jsonlib
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asyncsgd.cli.application import TRAIN, Json, app, examples
-from asyncsgd.core.errors import UsageError
+from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.core.validate import positive
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from asyncsgd.run.live import Frame, Watcher
+
+Pause = Callable[[float], None]
 
 
 @app.command(rich_help_panel=TRAIN, epilog=examples("report runs/task-1", "report runs/a runs/b --output both.html"))
@@ -17,67 +27,245 @@ def report(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Directories of runs, folders of them, traces, or one of asyncsgd paper."
+            metavar="DIR...", help="Run directories, folders of them, traces, or a folder that asyncsgd paper wrote."
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option(help="Where the page goes; by default into DIR, or here if there are several.")
+        Path | None,
+        typer.Option(help="File for the page. Default: DIR/report.html, or ./report.html for several runs."),
     ] = None,
-    title: Annotated[str, typer.Option(help="Its heading.")] = "",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
     json: Json = False,
 ) -> None:
-    """Show runs on one page that opens offline.
+    """Write one page about one run or several; the page works offline.
 
-    Who worked when, loss, delays, workers, theory.
+    It shows the timeline of the workers, metrics, delays, faults, and the theory's bounds.
 
-    A run that is still going on, or was killed, gets a page of what there is so far.
+    A run that is still training, or that was killed, gets a page about its data so far.
     """
-    from asyncsgd.cli import showing
-
-    showing.report(directories, output, title, as_json=json)
+    _report(directories, output, title, as_json=json)
 
 
 @app.command(rich_help_panel=TRAIN, epilog=examples("watch runs/task-1", "watch runs/task-1 --once --json"))
 def watch(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that somebody trains in.")],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and leave.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a run that begins later, or is resumed.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between looks.")] = 1.0,
-    json: Annotated[bool, typer.Option("--json", help="Print one object per look and line, for a program.")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory. Example: runs/task-1")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state once, and exit.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for a run that has not started yet, or that may be resumed.")
+    ] = False,
+    every: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 1.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,
 ) -> None:
-    """Show a run that is going on, in the terminal.
+    """Follow a run in the terminal while it trains.
 
-    Workers, delays, metrics, speed, time left, what went wrong. Ctrl-C leaves, with exit code 0.
+    Shows workers, delays, metrics, speed, time left and faults. Ctrl-C exits with code 0; the run continues.
 
-    Reads the directory only, so it works from another terminal, and after a crash.
+    Only reads the directory, so it works from another terminal, and after a crash.
 
-    Exit code 1 if the run has crashed, was stopped by failing workers, or has diverged.
+    Exit code 1 if the run crashed, was stopped by failing workers, or diverged.
     """
-    from asyncsgd.cli.showing import watch as watch_run
-
     if not watch_run(directory, once=once, as_json=json, wait=wait, every=every):
         raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=TRAIN, epilog=examples("export runs/task-1 --chrome task-1.json"))
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run, or the file of a trace.")],
-    chrome: Annotated[Path, typer.Option(metavar="OUT.json", help="Where it goes; OUT.json.gz is compressed.")],
-    arrows: Annotated[bool, typer.Option(help="Which version a job read, and which one its update made.")] = True,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Run directory, or a trace file. Example: runs/task-1")
+    ],
+    chrome: Annotated[
+        Path, typer.Option(metavar="OUT.json", help="File to write. A name that ends in .json.gz is compressed.")
+    ],
+    arrows: Annotated[
+        bool, typer.Option(help="Draw arrows from the version that a job read to the one that its update made.")
+    ] = True,
     json: Json = False,
 ) -> None:
-    """Write a run as Chrome's trace events, for ui.perfetto.dev.
+    """Write a run as Chrome trace events, for ui.perfetto.dev.
 
-    Who worked when, versions, delays, metrics.
+    The file holds the timeline of the workers, model versions, delays and metrics.
     """
     from asyncsgd.pages.sources import gather
     from asyncsgd.trace import timeline as events
 
     runs = gather(directory)
     if len(runs) > 1:
-        raise UsageError(f"{directory} holds {len(runs)} runs; pass the directory of one, such as {runs[0].name}")
+        raise UsageError(f"{directory} holds {len(runs)} runs; pass one of them, such as {runs[0].name}")
     trace = runs[0].trace
     path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}
-    words = f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (nothing is sent anywhere)"
-    typer.echo(jsonlib.dumps(row, indent=2) if json else words)
+    sentence = f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
+    typer.echo(jsonlib.dumps(row, indent=2) if json else sentence)
+
+
+def _report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: bool) -> None:
+    """Write the page of these runs and print its path, or print their numbers as JSON.
+
+    A folder of ``asyncsgd paper`` already has a page; copy it to ``output``, or give it another title.
+    """
+    from rich.console import Console
+
+    from asyncsgd.pages import run_page
+    from asyncsgd.pages.sources import gather
+
+    if len(paths) == 1 and (paths[0] / "claims.json").exists() and (paths[0] / "index.html").exists():
+        made = _of_paper(paths[0] / "index.html", output, title)
+        typer.echo(jsonlib.dumps({"page": str(made), "runs": []}, indent=2) if as_json else f"Page: {made}")
+        return
+    subjects = gather(list(paths))
+    inside = paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()
+    page = run_page.write(subjects, output or inside / "report.html", title)
+    if as_json:
+        found = {"page": str(page), "runs": [subject.headline() for subject in subjects]}
+        typer.echo(jsonlib.dumps(found, indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    for subject in subjects:
+        problems = len(subject.diagnosis.problems) if subject.diagnosis else 0
+        more = f", {problems} problem{'s' if problems > 1 else ''}" if problems else ""
+        sentence = f"{subject.name}: {subject.trace.iterations:,} updates, {subject.state}{more}"
+        console.print(sentence, markup=False, soft_wrap=True)
+    console.print(f"Page: {page}", markup=False, soft_wrap=True)
+
+
+def _of_paper(page: Path, output: Path | None, title: str) -> Path:
+    from asyncsgd.pages import run_page
+    from asyncsgd.pages.page import retitled
+
+    if output is None and not title:
+        return page
+    html = page.read_text("utf-8")
+    return run_page.save(retitled(html, title) if title else html, output or page)
+
+
+def watch_run(
+    directory: Path,
+    *,
+    once: bool = False,
+    as_json: bool = False,
+    wait: bool = False,
+    every: float = 1.0,
+    console: Console | None = None,
+    pause: Pause = time.sleep,
+) -> bool:
+    """Show a run until it ends or Ctrl-C; return False if it crashed, was stopped by an error, or diverged.
+
+    Args:
+        directory: The run directory, as passed to `asyncsgd.train`.
+        once: Show the current state once, and return.
+        as_json: Print one JSON object per refresh.
+        wait: Wait for a run that has not started yet, or that may be resumed after a crash.
+        every: Seconds between refreshes.
+        console: Where to draw; None: the terminal.
+        pause: Function that waits for a number of seconds.
+    """
+    from rich.console import Console
+
+    from asyncsgd.cli.watch_view import view
+    from asyncsgd.run.live import Watcher
+
+    positive("every", every)
+    console = Console(highlight=False) if console is None else console
+    frame = None
+    try:
+        _await(directory, wait, every, pause)
+        with Watcher(directory) as watcher:
+            if once:
+                frame = watcher.look()
+            elif as_json:
+                frame = _stream(watcher, wait, every, pause, console)
+            elif console.is_terminal:
+                frame = _live(watcher, wait, every, pause, console)
+            else:
+                frame = _lines(watcher, wait, every, pause, console)
+    except KeyboardInterrupt:  # Ctrl-C ends this command; the run itself continues
+        return True
+    if once and as_json:
+        console.out(jsonlib.dumps(frame.headline(), indent=2, allow_nan=False), highlight=False)
+    elif not as_json:
+        console.print(view(frame, console.width))
+    return not frame.ending.bad
+
+
+def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
+    """Return once there is a run. Raise at once if no process is about to start one, unless ``wait``."""
+    from rich.console import Console
+
+    from asyncsgd.run.directory import in_use
+    from asyncsgd.run.read import check_complete
+
+    announced = False
+    while not (directory / "run.json").exists():
+        if not wait and not (directory.exists() and in_use(directory)):
+            check_complete(directory)
+            problem = "holds no run (no run.json)" if directory.exists() else "does not exist"
+            fix = "pass the directory given to asgd.train, or --wait for a run that starts later"
+            raise BadParameter("directory", str(directory), problem, fix)
+        if not announced:
+            Console(stderr=True, highlight=False).print(f"waiting for a run in {directory}", markup=False)
+            announced = True
+        pause(every)
+
+
+def _over(frame: Frame, wait: bool) -> bool:
+    return not frame.running and not (wait and frame.ending.resumable)
+
+
+def _stream(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+    while True:
+        frame = watcher.look()
+        console.out(jsonlib.dumps(frame.headline(), allow_nan=False), highlight=False)
+        if _over(frame, wait):
+            return frame
+        pause(every)
+
+
+def _live(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+    """Draw on the terminal's second screen. After Ctrl-C, print the last frame on the first one."""
+    from rich.live import Live
+
+    from asyncsgd.cli.watch_view import view
+
+    frame = watcher.look()
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(view(frame, console.width, console.height), refresh=True)
+                if _over(frame, wait):
+                    return frame
+                pause(every)
+                frame = watcher.look()
+    except KeyboardInterrupt:
+        console.print(view(frame, console.width))
+        raise
+
+
+def _lines(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+    """Print a line whenever something changes, for output that cannot be redrawn."""
+    shown = None
+    while True:
+        frame = watcher.look()
+        if _over(frame, wait):
+            return frame
+        if (frame.iterations, frame.ending.kind) != shown:
+            shown = frame.iterations, frame.ending.kind
+            console.print(line(frame), markup=False, soft_wrap=True)
+        pause(every)
+
+
+def line(frame: Frame) -> str:
+    """Return a frame as one line."""
+    from asyncsgd.format import clock, number
+
+    names = [name for name in frame.metrics if name not in ("iteration", "time")][:3]
+    return "  ".join(
+        [
+            clock(frame.seconds),
+            str(frame.ending.kind),
+            f"{frame.iterations:,}/{frame.ending.wanted:,}",
+            *([f"{number(frame.updates_per_second)}/s"] if frame.updates_per_second else []),
+            *(f"{name} {number(frame.metrics[name][-1])}" for name in names),
+            f"τ avg {number(frame.average_delay)} max {frame.maximum_delay}",
+            f"{frame.alive} workers",
+        ]
+    )

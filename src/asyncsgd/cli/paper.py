@@ -1,4 +1,4 @@
-"""``asyncsgd paper``: bars while the claims are measured, a table of the verdicts at the end."""
+"""``asyncsgd paper``: progress bars while claims are measured, then a table of the verdicts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLOURS = {"good": "green", "warn": "yellow", "bad": "red"}
 
 
 def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None = None) -> bool:
-    """Check the claims, write the folder, print the verdicts; whether every claim was judged.
+    """Check the claims, write the folder, print the verdicts, and return whether every claim was judged.
 
-    With ``docs``, the documentation of a checkout, its page of the claims is written too.
+    With ``docs``, the docs folder of a source checkout, the page about the claims there is rewritten too.
     """
     if docs is not None:
         measured_page.check(docs, only)
@@ -41,19 +41,19 @@ def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None 
             if claim.error:
                 console.print(f"Claim {claim.number}: {claim.measured}", soft_wrap=True, highlight=False, markup=False)
         _refutations(console, found)
-        console.print(f"Read {page} in a browser.", soft_wrap=True, highlight=False)
+        console.print(f"Page: {page} (open it in a browser)", soft_wrap=True, highlight=False)
     judged = all(claim.verdict != UNJUDGED for claim in found)
     if docs is not None:
         say = Console(stderr=True).print
         if judged:
             say(f"Wrote {measured_page.write(found, output, docs)}.", soft_wrap=True, highlight=False)
         else:
-            say(f"Left {docs} as it was: a claim could not be judged.", soft_wrap=True, highlight=False)
+            say(f"{docs} is unchanged, because a claim could not be judged.", soft_wrap=True, highlight=False)
     return judged
 
 
 def numbers(only: str) -> list[int]:
-    """Read ``3,5``.
+    """Return the numbers of the claims in ``3,5``.
 
     >>> numbers("3, 5")
     [3, 5]
@@ -66,7 +66,7 @@ def numbers(only: str) -> list[int]:
 
 @contextmanager
 def _bars(chosen: Sequence[Experiment]) -> Iterator[runner.Progress]:
-    """A bar per claim on a terminal; nothing where standard error is not a terminal."""
+    """Show a progress bar per claim if standard error is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(
@@ -74,7 +74,7 @@ def _bars(chosen: Sequence[Experiment]) -> Iterator[runner.Progress]:
     ) as bars:
         ids = {one.number: bars.add_task(f"{one.number:2} {one.name}", total=1.0, start=False) for one in chosen}
         if console.is_terminal:
-            bars.print("The first run ever compiles for half a minute before the bars move.")
+            bars.print("The first run compiles for half a minute before the bars move.")
 
         def progress(number: int, share: float) -> None:
             bars.start_task(ids[number])
@@ -96,7 +96,7 @@ def _table(found: Sequence[Judged], seconds: float) -> Table:
 
 
 def _refutations(console: Console, found: Sequence[Judged]) -> None:
-    """What would have refuted each claim: a verdict is worth as much as the test it could have failed."""
+    """Print what would have refuted each claim."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")
     table.add_column()

@@ -1,10 +1,10 @@
-"""What ``asyncsgd train`` and ``asyncsgd replay`` do."""
+"""Carry out ``asyncsgd train`` and ``asyncsgd replay``."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from asyncsgd.engines import Engine
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.lookup import (
+    OPTIONS,
     fresh_directory,
     look_here,
     method_options,
@@ -38,114 +39,95 @@ from asyncsgd.run.view import RunView
 from asyncsgd.tasks.base import Task
 
 WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
-"""Where nothing is said."""
+"""The defaults of a new run."""
 ENGINES = ("processes", "ray")
+ENGINE_OPTIONS = (
+    *("workers", "threads", "slowdown", "seconds", "job_timeout", "start_timeout"),
+    *("address", "num_cpus", "num_gpus", "resource", "at_least", "working_dir"),
+)
+"""The options of ``asyncsgd train`` that describe the workers; those of the method are `lookup.OPTIONS`."""
+
+Given = Mapping[str, Any]
+"""The options of ``asyncsgd train`` by their Python names, without those that the user left out."""
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """The options of ``asyncsgd train``; None where nothing was said."""
-
-    method: str | None
-    options: dict[str, Any]
-    """Those of the method that have a name on the command line; None where nothing was said."""
-    settings: list[str]
-    iterations: int | None
-    until: str | None
-    directory: Path | None
-    resume: bool
-    seed: int | None
-    every: int | None
-    checkpoint_seconds: float
-    max_failures: int
-    workers: int | None
-    slowdown: str | None
-    seconds: str | None
-    threads: int | None
-    job_timeout: float | None
-    start_timeout: float | None
-    engine_name: str | None
-    address: str | None
-    num_cpus: float | None
-    num_gpus: float | None
-    resources: list[str]
-    at_least: int | None
-    working_dir: Path | None
-    trust: bool
-
-    @property
-    def engine(self) -> dict[str, Any]:
-        """What was said about the workers."""
-        said = {
-            "address": self.address,
-            "num_cpus": self.num_cpus,
-            "num_gpus": self.num_gpus,
-            "resources": settings(self.resources, "--resource", "NAME=AMOUNT, for instance big=1") or None,
-            "at_least": self.at_least,
-            "working_dir": None if self.working_dir is None else str(self.working_dir),
-            "workers": self.workers,
-            "slowdown": numbers("--slowdown", self.slowdown),
-            "seconds": numbers("--seconds", self.seconds),
-            "threads": self.threads,
-            "job_timeout": self.job_timeout,
-            "start_timeout": self.start_timeout,
-        }
-        return {name: value for name, value in said.items() if value is not None}
-
-
-def train(name: str | None, wishes: Wishes) -> TrainingRun:
-    """Train what was named, or go on with what a directory holds."""
-    if name is None:
-        return _go_on(wishes)
-    if wishes.iterations is None:
-        raise BadParameter("--iterations", None, "is missing", "say how many updates are to arrive")
-    if wishes.resume and wishes.directory is None:
+def train(given: Given) -> TrainingRun:
+    """Train the named task, or resume the run of a directory."""
+    if "task" not in given:
+        return _resume(given)
+    if "iterations" not in given:
+        raise BadParameter("--iterations", None, "is missing", "pass the number of updates, e.g. --iterations 2000")
+    if given["resume"] and "directory" not in given:
         raise BadParameter("--resume", True, "needs a run to resume", "pass --directory DIR")
-    _check_engine(wishes)
-    method = named_method(wishes.method or METHOD, method_options(wishes.options, wishes.settings))
+    engine = {"engine": _engine_name(given) or "processes", "workers": WORKERS}
+    method = named_method(given.get("method", METHOD), method_options(_pick(given, OPTIONS), given.get("set_", ())))
     return _train(
-        wishes,
-        named_task(name),
+        given,
+        named_task(given["task"]),
         method,
-        named_engine({"engine": wishes.engine_name or "processes", "workers": WORKERS}, wishes.engine),
-        iterations=wishes.iterations,
-        directory=wishes.directory or fresh_directory(name),
-        seed=SEED if wishes.seed is None else wishes.seed,
-        every=wishes.every,
-        until=wishes.until,
+        named_engine(engine, _engine_options(given)),
+        iterations=given["iterations"],
+        directory=Path(given["directory"]) if "directory" in given else fresh_directory(given["task"]),
+        seed=given.get("seed", SEED),
+        every=given.get("every"),
+        until=given.get("until"),
     )
 
 
-def _go_on(wishes: Wishes) -> TrainingRun:
-    """The task, the method and the engine are those that the directory remembers."""
-    if wishes.resume and wishes.directory is None:
+def _resume(given: Given) -> TrainingRun:
+    """Resume a run with the task, the method and the engine that its directory stores."""
+    if given["resume"] and "directory" not in given:
         raise BadParameter("--directory", None, "is missing", "name the run to resume: --directory runs/task-1")
-    if not wishes.resume or wishes.directory is None:
+    if not given["resume"]:
         fix = "pass module:task, or --resume --directory DIR to resume a run"
         raise BadParameter("task", None, "is missing", fix)
-    remembered = {"method": wishes.method, **wishes.options, "set": wishes.settings or None, "seed": wishes.seed}
-    for option, value in remembered.items():
-        if value is not None:
-            shown = f"--{option.replace('_', '-')}"
-            raise BadParameter(shown, value, "cannot change in the middle of a run", "leave it out")
-    _check_engine(wishes)
-    config = configuration.read(wishes.directory)
+    for option, value in _pick(given, ("method", *OPTIONS, "set_", "seed")).items():
+        shown = f"--{option.strip('_').replace('_', '-')}"
+        raise BadParameter(shown, value, "cannot change in the middle of a run", "leave it out")
+    engine, directory = _engine_name(given), Path(given["directory"])
+    config = configuration.read(directory)
     look_here()
-    task, method = stored.unpackage(wishes.directory, trust=wishes.trust)
-    until = config.get("until") if wishes.until is None else wishes.until
-    if wishes.until is None and wishes.iterations is not None and wishes.iterations > config["iterations"]:
-        until = None if _reached(wishes.directory, until) else until  # more was asked for, so that is not the end
+    task, method = stored.unpackage(directory, trust=given["trust"])
+    until = given.get("until", config.get("until"))
+    more = given.get("iterations", 0) > config["iterations"]
+    if "until" not in given and more and _reached(directory, until):
+        until = None  # the user asked for more iterations after the target was met
+    before = config["engine"]
+    if engine not in (None, before.get("engine")):
+        before = {"engine": engine, "workers": before.get("workers", WORKERS)}
     return _train(
-        wishes,
+        given,
         task,
         method,
-        named_engine(_where(config["engine"], wishes), wishes.engine),
-        iterations=config["iterations"] if wishes.iterations is None else wishes.iterations,
-        directory=wishes.directory,
+        named_engine(before, _engine_options(given)),
+        iterations=given.get("iterations", config["iterations"]),
+        directory=directory,
         seed=config["seed"],
-        every=config.get("every") if wishes.every is None else wishes.every,
+        every=given.get("every", config.get("every")),
         until=until,
     )
+
+
+def _pick(given: Given, names: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _engine_name(given: Given) -> str | None:
+    name: str | None = given.get("engine")
+    if name not in (None, *ENGINES):
+        raise BadParameter("--engine", name, "is not an engine", nearest(name, ENGINES))
+    return name
+
+
+def _engine_options(given: Given) -> dict[str, Any]:
+    options = _pick(given, ENGINE_OPTIONS)
+    for name in ("slowdown", "seconds"):
+        if name in options:
+            options[name] = numbers(f"--{name}", options[name])
+    if "resource" in options:
+        pairs = options.pop("resource")
+        options["resources"] = settings(pairs, "--resource", "NAME=AMOUNT, for instance big=1")
+    return options
 
 
 def _reached(directory: Path, until: str | None) -> bool:
@@ -153,61 +135,47 @@ def _reached(directory: Path, until: str | None) -> bool:
     return target is not None and any(target.met(row) for row in read_lines(directory, "metrics.jsonl"))
 
 
-def _check_engine(wishes: Wishes) -> None:
-    if wishes.engine_name not in (None, *ENGINES):
-        fix = nearest(wishes.engine_name, ENGINES)
-        raise BadParameter("--engine", wishes.engine_name, "is not an engine", fix)
-
-
-def _where(remembered: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
-    """The engine of the run, unless another one is asked for."""
-    if wishes.engine_name in (None, remembered.get("engine")):
-        return remembered
-    return {"engine": wishes.engine_name, "workers": remembered.get("workers", WORKERS)}
-
-
 class _Terminal(Terminal):
-    """The terminal of the command line, in its words."""
+    """The terminal callback, with options written as on the command line."""
 
     def on_note(self, text: str) -> None:
-        """Print it."""
+        """Print a note."""
         super().on_note(text.replace("pass iterations=N", "pass --iterations N").replace("until=", "--until "))
 
 
-def _train(wishes: Wishes, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
-    positive("checkpoint_seconds", wishes.checkpoint_seconds)
+def _train(given: Given, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
+    positive("checkpoint_seconds", given["checkpoint_seconds"])
     try:
         return train_task(
             task,
             method,
             engine,
-            resume=wishes.resume,
-            checkpoints=Checkpoints(wishes.checkpoint_seconds),
-            limits=Limits(wishes.max_failures),
-            callbacks=[_Terminal(summary=False)],  # `show` does that
+            resume=given["resume"],
+            checkpoints=Checkpoints(given["checkpoint_seconds"]),
+            limits=Limits(given["max_failures"]),
+            callbacks=[_Terminal(summary=False)],  # `show` prints the summary
             progress=False,
             **options,
         )
     except KeyboardInterrupt as stopped:
-        if not stopped.args:  # before the run began, or a second time: there is no summary
+        if not stopped.args:  # no message: before the run started, or a second Ctrl-C
             raise
         raise SystemExit(130) from stopped
 
 
 def show(run: TrainingRun, *, as_json: bool) -> None:
-    """Print how it went."""
+    """Print the summary of a run."""
     if as_json:
         json.dump(RunView.of(run).headline(), sys.stdout, indent=2, allow_nan=False)
         sys.stdout.write("\n")
     else:
         console = Console(highlight=False)
-        console.print(
-            RunView.of(run).text(), markup=False, soft_wrap=not console.is_terminal
-        )  # a line stays one in a file
+        # In a file, a line stays one line.
+        console.print(RunView.of(run).text(), markup=False, soft_wrap=not console.is_terminal)
 
 
 def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool, trust: bool = False) -> bool:
-    """Replay and print what was found; whether it is the same."""
+    """Replay a run, print the result, and return whether the replay matches."""
     console = Console(stderr=True)
     look_here()
     total = configuration.read(directory)["iterations"] if stop is None else stop
@@ -220,9 +188,9 @@ def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json
     except ReplayDiffers as error:
         _print({"same": False, "job": error.job, "iteration": error.iteration, "why": str(error)}, str(error), as_json)
         return False
-    words = f"the same run: {found.compared} updates agree with those of the run"
-    words += ", and the model does bit for bit" if found.model_compared else ""
-    _print({"same": True, **_numbers(found)}, words + _look(found), as_json)
+    sentence = f"All {found.compared} updates match"
+    sentence += ", and the final model is bit-for-bit identical." if found.model_compared else "."
+    _print({"same": True, **_numbers(found)}, sentence + _details(found), as_json)
     return True
 
 
@@ -251,25 +219,25 @@ def _numbers(found: Replay) -> dict[str, Any]:
     return row
 
 
-def _look(found: Replay) -> str:
+def _details(found: Replay) -> str:
     row = _numbers(found)
     if "not_finite" in row:
         return (
-            f"\niteration {found.iterations}, where the job began: {row['not_finite']:,} coordinates of its update are "
-            f"not finite, the norm of the others is {row['update_norm']:.4g}; that of the model is "
-            f"{row['point_norm']:.4g}"
+            f"\niteration {found.iterations}, where the job read the model: {row['not_finite']:,} coordinates of its "
+            f"update are not finite; norm of the finite ones {row['update_norm']:.4g}, "
+            f"norm of the model {row['point_norm']:.4g}"
         )
     if "job" not in row:
         return ""
     return (
         f"\niteration {found.iterations}: job {row['job']} of worker {row['worker']}, delay {row['delay']}, "
-        f"‖update‖ {row['update_norm']:.4g}, the model had moved {row['drift']:.4g} since its point"
+        f"‖update‖ {row['update_norm']:.4g}, the model had moved by {row['drift']:.3g} since the worker read it"
     )
 
 
-def _print(row: dict[str, Any], words: str, as_json: bool) -> None:
+def _print(row: dict[str, Any], text: str, as_json: bool) -> None:
     if as_json:
         json.dump(row, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        Console(highlight=False).print(words, markup=False, soft_wrap=True)
+        Console(highlight=False).print(text, markup=False, soft_wrap=True)

@@ -10,11 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from asyncsgd.cli import application
-from asyncsgd.cli.application import SIMULATE, Bar, Json, app, examples
+from asyncsgd.cli.application import SIMULATE, Json, app, examples
 from asyncsgd.core.errors import BadConfig, UsageError
 
-File = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to simulate.")]
-PageFile = Annotated[Path | None, typer.Option("--output", metavar="PAGE.html", help="Write a page about the runs.")]
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG.toml", help="TOML file with a task, durations and methods. Example: examples/straggler.toml"
+    ),
+]
+PageFile = Annotated[
+    Path | None, typer.Option("--output", metavar="PAGE.html", help="Write a page about the runs to this file.")
+]
 
 
 @app.command(
@@ -22,13 +29,14 @@ PageFile = Annotated[Path | None, typer.Option("--output", metavar="PAGE.html", 
     epilog=examples("simulate examples/straggler.toml", "simulate examples/straggler.toml --output straggler.html"),
 )
 def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
-    """Simulate the method(s) of a file: loss, times, delays.
+    """Simulate the methods of a TOML file: loss, time and delays.
 
-    The file names a task, durations and methods; examples/straggler.toml is one.
+    The file names a task, durations and methods; see examples/straggler.toml.
     """
     from asyncsgd.cli import simulation_file as configs
     from asyncsgd.result import leftover
-    from asyncsgd.simulation._simulate import simulate as run_one
+    from asyncsgd.simulation._simulate import run_simulation
+    from asyncsgd.simulation.compiled_replay import Bar
 
     described = configs.load(config)
     iterations = described.run["iterations"]
@@ -36,7 +44,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     runs: dict[str, Any] = {}
     with Bar(len(described.methods) * iterations, "simulating") as advance, _naming(config):
         for name, recipe in described.methods.items():
-            run = run_one(described.task, recipe(None), described.durations, progress=advance, **{**described.run})
+            run = run_simulation(described.task, recipe(None), described.durations, progress=advance, **described.run)
             runs[name] = run
             delays = run.trace.delays
             last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")}
@@ -59,7 +67,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
         if not json and (rest := leftover(run.method, run.trace)) is not None:
             typer.echo(f"{name}: {rest}")
         if not json and run.slow_because:
-            typer.echo(f"{name}: simulated without compiled code, which is slow: {run.slow_because}")
+            typer.echo(f"{name}: simulated slowly, without compiled code: {run.slow_because}")
     if output is not None:
         _page(runs, described.task, output, json)
 
@@ -69,14 +77,15 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     epilog=examples("sweep examples/paper_figure.toml", "sweep examples/paper_figure.toml --output best.html"),
 )
 def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
-    """Run a grid of step sizes for the method(s) of a file; the best.
+    """Search a grid of step sizes; report the best one for each method.
 
-    The file is one for simulate, with a section named sweep. The page shows each method at its best step.
+    The file is one for simulate with a table named sweep. The page shows each method with its best step size.
     """
     from asyncsgd.cli import simulation_file as configs
     from asyncsgd.simulation._compare import refuse_same
     from asyncsgd.simulation._sweep import check_grid
     from asyncsgd.simulation._sweep import sweep as run_grid
+    from asyncsgd.simulation.compiled_replay import Bar
 
     described = configs.load(config)
     if "stepsizes" not in described.sweep:
@@ -116,15 +125,18 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
 @app.command(rich_help_panel=SIMULATE, epilog=examples("paper", "paper --only 3,5 --output paper"))
 def paper(
     output: Annotated[Path, typer.Option(help="Folder for the page, the figures and claims.json.")] = Path("paper"),
-    only: Annotated[str | None, typer.Option(metavar="3,5", help="Check only the claims with these numbers.")] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="3,5", help="Numbers of the claims to check. Default: all ten.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print claims.json instead of a table.")] = False,
     docs: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The docs folder of a checkout: rewrite its page of the claims.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Docs folder of a source checkout, whose page about the claims is rewritten."),
     ] = None,
 ) -> None:
-    """Measure ten claims of the paper: page, figures, verdicts.
+    """Check ten claims of the paper by simulation.
 
-    Takes about three minutes. Exit code 1 if some claim could not be judged.
+    Writes a page, figures and claims.json. Takes about three minutes. Exit code 1 if a claim could not be judged.
     """
     from asyncsgd.cli.paper import show
 
@@ -133,7 +145,7 @@ def paper(
 
 
 def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
-    """A run of every method with its best step and the first seed, up to the target if there is one."""
+    """Run every method with its best step size and the first seed, up to the target if there is one."""
     from asyncsgd.simulation._compare import Comparison
     from asyncsgd.simulation._simulate import simulate as run_one
 
@@ -147,7 +159,7 @@ def _at_their_best(described: Any, sweeps: dict[str, Any]) -> Any:
 
 
 def _page(runs: Any, task: Any, output: Path, as_json: bool) -> None:
-    """Write the page and say where, beside the table or away from numbers for a program."""
+    """Write the page and print its path; with --json, to standard error."""
     from asyncsgd.pages import report
 
     typer.echo(f"Page: {report(runs, output, task=task)}", err=as_json)
@@ -155,10 +167,10 @@ def _page(runs: Any, task: Any, output: Path, as_json: bool) -> None:
 
 @contextmanager
 def _naming(config: Path) -> Iterator[None]:
-    """Say which file a mistake is in."""
+    """Add the name of the file to errors."""
     try:
         yield
     except UsageError as error:
         raise UsageError(f"{config}: {error}") from error
     except (MemoryError, OverflowError) as error:
-        raise UsageError(f"{config}: too large for this machine ({error}); ask for fewer iterations or runs") from error
+        raise UsageError(f"{config}: too large for this machine ({error}); use fewer iterations or runs") from error

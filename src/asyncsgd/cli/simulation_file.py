@@ -17,7 +17,7 @@
     stepsize = 0.1
     clip = 1.0                      # optional, for any method; also noise, local_steps, local_stepsize, momentum
     optimizer = {kind = "adamw"}    # optional, for any method; the other keys are the optimizer's options
-    name = "mine"                   # optional: what the table calls it
+    name = "mine"                   # optional: name in the table
 
     [run]
     iterations = 10000              # also: seed, every
@@ -45,7 +45,7 @@ from asyncsgd.simulation._compare import labels
 from asyncsgd.simulation._sweep import grid
 
 TASKS = ("quadratic", "paper_quadratic", "logistic", "softmax", "digits")
-"""Those that need no arrays from the user."""
+"""The tasks that a file can describe: those without arrays as arguments."""
 
 
 WORDS: dict[Any, str] = {
@@ -60,18 +60,18 @@ WORDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Config:
-    """What a file describes."""
+    """The objects that a file describes."""
 
     task: Any
     durations: durations.Durations
     methods: dict[str, Callable[[float | None], Method]]
-    """By name: a recipe that takes a step size, or None for the one in the file."""
+    """By name: a function of the step size; None means the step size in the file."""
     run: dict[str, Any]
     sweep: dict[str, Any]
 
 
 def load(path: str | Path) -> Config:
-    """Read a file; every mistake is named with its table and key."""
+    """Read a file. Errors name the table and the key."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -87,7 +87,7 @@ def load(path: str | Path) -> Config:
 
 
 def parse(tables: Mapping[str, Any]) -> Config:
-    """The objects that the tables describe."""
+    """Return the objects that the tables describe."""
     _known(tables, ("task", "durations", "method", "run", "sweep"), "")
     for needed in ("task", "durations", "method"):
         if needed not in tables:
@@ -113,7 +113,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
 
 
 def _method(entry: Any) -> tuple[str, float | None, Method, Callable[[float | None], Method]]:
-    """(name, step if the file has one, method, recipe)."""
+    """Return the name, the step size in the file or None, the method, and a function of the step size."""
     options = dict(_table(entry, "method"))
     kind, name = options.pop("kind", None), options.pop("name", None)
     known = recipes.recipes()
@@ -129,7 +129,7 @@ def _method(entry: Any) -> tuple[str, float | None, Method, Callable[[float | No
         except BadParameter as error:
             raise BadConfig(f"method.{error}") from None
 
-    made = recipe(None if written else 1.0)  # so that mistakes show when the file is read
+    made = recipe(None if written else 1.0)  # reports mistakes when the file is read
     return kind if name is None else str(name), made.step.stepsize if written else None, made, recipe
 
 
@@ -148,7 +148,7 @@ def _call(table: Any, where: str, functions: Mapping[str, Callable[..., Any]]) -
 
 
 def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
-    """Call with the table's keys as arguments; unknown, missing and bad ones are named with the table."""
+    """Call a function with the keys of a table as arguments. Errors name the table and the key."""
     arguments = _table(arguments, where)
     parameters = inspect.signature(function).parameters
     _known(arguments, parameters, where)
@@ -159,7 +159,7 @@ def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
         raise BadConfig(f"the key {where}.{missing[0]} is missing; add it")
     for key, value in arguments.items():
         if parameters[key].annotation in (bool, "bool") and not isinstance(value, bool):
-            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong kind; write true or false")
+            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong type; write true or false")
         if isinstance(value, int) and abs(value) >= 1 << 62:
             raise BadConfig(f"{where}.{key} = {value} is too large; write a smaller number")
     try:
@@ -174,12 +174,12 @@ def _guarded(where: str, function: Callable[..., Any], arguments: Any) -> Any:
 
 def _table(table: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(table, Mapping):
-        raise BadConfig(f"{where} = {table!r} is no table; write [{where}] with its keys below")
+        raise BadConfig(f"{where} = {table!r} is not a table; write [{where}] with its keys below")
     return table
 
 
 def _typed(given: Any, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """The table as a dict, if every key is known and its value of the right kind."""
+    """Return the table as a dict. Refuse unknown keys and values of the wrong type."""
     _known(given, kinds, where)
     for key, value in given.items():
         fits = isinstance(value, kinds[key]) and (kinds[key] is bool or not isinstance(value, bool))
@@ -188,7 +188,7 @@ def _typed(given: Any, where: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         if not fits:
             names = kinds[key] if isinstance(kinds[key], tuple) else (kinds[key],)
             words = " or ".join(WORDS[kind] for kind in names)
-            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong kind; write {words}")
+            raise BadConfig(f"{where}.{key} = {value!r} is of the wrong type; write {words}")
     return dict(given)
 
 

@@ -1,28 +1,32 @@
-"""``asyncsgd demo``, ``asyncsgd plan`` and ``asyncsgd methods``: what to do first."""
+"""``asyncsgd demo``, ``asyncsgd plan`` and ``asyncsgd methods``: the commands to start with."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncsgd.cli.application import BEGIN, DECIDE, Bar, Json, app, examples
+from asyncsgd.cli.application import BEGIN, DECIDE, Json, app, examples
+from asyncsgd.core.errors import BadParameter
+
+if TYPE_CHECKING:
+    from asyncsgd.planning.result import Plan
 
 
 @app.command(rich_help_panel=BEGIN, epilog=examples("demo", "demo --workers 6 --slowdown 20"))
 def demo(
-    workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
-    slowdown: Annotated[float, typer.Option(help="How many times slower the last one is.")] = 10.0,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 4,
+    slowdown: Annotated[float, typer.Option(help="How many times slower the last worker is than the others.")] = 10.0,
     directory: Annotated[
-        Path, typer.Option(help="Folder for the runs and the page; DIR-2 if DIR holds a demo.")
+        Path, typer.Option(help="Folder for the runs and the page. If it already holds a demo, a number is appended.")
     ] = Path("runs/demo"),
     json: Json = False,
 ) -> None:
-    """See a straggler among four workers, waited for and not.
+    """Compare synchronous and asynchronous training with a slow worker.
 
-    Trains a small network on digits with worker processes, to the same accuracy by four methods. About a minute.
+    Trains a small network on digits to 95% accuracy with each of four methods. Takes about a minute.
     """
     from asyncsgd.cli.demo import show
 
@@ -35,43 +39,89 @@ def demo(
 )
 def plan(
     durations: Annotated[
-        Path, typer.Argument(metavar="DURATIONS", help="CSV or Parquet: a column per worker, worker,duration, a trace.")
+        Path,
+        typer.Argument(metavar="DURATIONS", help="CSV or Parquet file with measured durations. Example: durations.csv"),
     ],
     concurrency: Annotated[
-        str | None, typer.Option(metavar="10,100", help="Jobs in flight to try; by default up to one per worker.")
+        str | None,
+        typer.Option(metavar="10,100", help="Numbers of jobs in flight to try. Default: up to one per worker."),
     ] = None,
-    heterogeneous: Annotated[bool, typer.Option("--heterogeneous", help="Data differ between workers.")] = False,
-    epsilon: Annotated[float, typer.Option(help="Accuracy ε = E‖∇f‖², in units of L·(f(x₀)-f*).")] = 0.01,
-    noise: Annotated[float | None, typer.Option(help="Gradient noise σ²/ε; ten times the workers if left out.")] = None,
-    heterogeneity: Annotated[float | None, typer.Option(help="ζ²/ε; as large as the noise if left out.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
+    heterogeneous: Annotated[
+        bool, typer.Option("--heterogeneous", help="Each worker has data of its own, with another distribution.")
+    ] = False,
+    epsilon: Annotated[float, typer.Option(help="Target accuracy ε = E‖∇f‖², in units of L·(f(x₀)-f*).")] = 0.01,
+    noise: Annotated[
+        float | None, typer.Option(help="Gradient noise σ²/ε. Default: ten times the number of workers.")
+    ] = None,
+    heterogeneity: Annotated[
+        float | None, typer.Option(help="Difference between the workers' data, ζ²/ε. Default: the value of --noise.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the simulated runs.")] = 0,
     page: Annotated[
-        Path | None, typer.Option("--page", "--output", help="Where to write the page; plan.html if left out.")
+        Path | None, typer.Option("--page", "--output", help="File for the page. Default: plan.html")
     ] = None,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Do not write a page.")] = False,
     json: Json = False,
 ) -> None:
-    """Would asynchrony help? Measured durations in, advice out.
+    """Recommend a method and a step size from measured durations.
 
-    DURATIONS is CSV or Parquet: one column per worker, rows under worker,duration, or the trace of a run.
+    DURATIONS is a CSV or Parquet file: one column per worker, the columns worker and duration, or the trace of a run.
 
-    Out come the method, the concurrency, the step, the speed-up, the distance from the limit, and a page.
+    Prints the method, the concurrency, the step size, the expected speed-up and how close it is to the theoretical
+    limit, and writes a page.
     """
-    from asyncsgd.cli import planning
+    from asyncsgd.planning.planner import WHOLE
+    from asyncsgd.planning.planner import plan as make_plan
+    from asyncsgd.simulation.compiled_replay import Bar
 
-    options = {"heterogeneous": heterogeneous, "epsilon": epsilon, "noise": noise, "heterogeneity": heterogeneity}
-    with Bar(planning.WHOLE, "simulating") as advance:
-        found = planning.plan(durations, concurrency, seed=seed, progress=advance, **options)
-    planning.show(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
+    tried = None if concurrency is None else _whole_numbers(concurrency)
+    with Bar(WHOLE, "simulating") as advance:
+        found = make_plan(
+            durations,
+            concurrency=tried,
+            heterogeneous=heterogeneous,
+            epsilon=epsilon,
+            noise=noise,
+            heterogeneity=heterogeneity,
+            seed=seed,
+            progress=advance,
+        )
+    _show_plan(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        fix = "pass whole numbers separated by commas, such as 10,100"
+        raise BadParameter("concurrency", text, "is not a list of numbers", fix) from None
+
+
+def _show_plan(found: Plan, page: Path | None, *, as_json: bool) -> None:
+    """Print the plan and write its page, or say that matplotlib is missing for the page."""
+    from rich.console import Console
+
+    from asyncsgd.planning.page import missing
+
+    if as_json:
+        typer.echo(jsonlib.dumps(found.to_dict(), indent=2, allow_nan=False))
+    else:
+        Console().print(found)
+    if page is None:
+        return
+    lacking = missing()
+    console = Console(stderr=True) if as_json else Console()
+    line = f"No page: {lacking}" if lacking else f"Page: {found.page(page)}"
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command(rich_help_panel=DECIDE, epilog=examples("methods", "methods --json"))
 def methods(json: Json = False) -> None:
     """List the methods with their options.
 
-    Options in brackets have a default. An option is --NAME of train where there is one, else --set NAME=VALUE.
+    Options in brackets have a default. Pass an option to train as --NAME if train lists it, else as --set NAME=VALUE.
 
-    In a TOML file of simulate or sweep it is a key of [method].
+    In a TOML file for simulate or sweep, an option is a key of the method's table.
     """
     from asyncsgd import recipes
     from asyncsgd.methods import table
@@ -89,5 +139,5 @@ def methods(json: Json = False) -> None:
         for name, call in row["variants"].items():
             typer.echo(f"    {name}: {call}")
     typer.echo("\nEvery method also takes:")
-    for name, words in recipes.COMMON.items():
-        typer.echo(f"  {name:<15} {words}")
+    for name, about in recipes.COMMON.items():
+        typer.echo(f"  {name:<15} {about}")

@@ -1,4 +1,4 @@
-"""``asyncsgd verify`` and ``asyncsgd repair``: is a run directory whole, and what can be saved of it?"""
+"""``asyncsgd verify`` and ``asyncsgd repair``: check a run directory, and repair a damaged one."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import typer
 
 from asyncsgd.cli.application import TRAIN, app, examples
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a run, as given to asyncsgd train.")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory. Example: runs/task-1")]
 
 
 @app.command(rich_help_panel=TRAIN, epilog=examples("verify runs/task-1", "verify runs/task-1 --json"))
 def verify(
     directory: Directory,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, for a program.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check every file of a run directory against its checksum.
 
-    Finds flipped bits, files that were cut off, and files that are gone. Reads only: nothing is changed, nothing is
-    unpickled, and the task is not needed.
+    Finds flipped bits, truncated files and missing files. Changes nothing, loads no pickle, and does not need the task.
 
-    Exit code 0 if all files are as the run wrote them, 1 if one is damaged.
+    Exit code 0 if all files are as the run wrote them, 1 if a file is damaged.
     """
     from asyncsgd.run.verify import verify as verify_run
 
@@ -35,19 +34,19 @@ def verify(
     else:
         for finding in found:
             typer.echo(f"{'damaged' if finding.damage else 'note'}: {finding}")
-        typer.echo("run `asyncsgd repair DIR` to save what can be saved" if damaged else f"{directory} is sound")
+        typer.echo("run `asyncsgd repair DIR` to rebuild what can be rebuilt" if damaged else f"{directory} is sound")
     if damaged:
         raise typer.Exit(1)
 
 
 @app.command(rich_help_panel=TRAIN, epilog=examples("repair runs/task-1"))
 def repair(directory: Directory) -> None:
-    """Save what can be saved of a damaged run directory.
+    """Rebuild what can be rebuilt of a damaged run directory.
 
     Rebuilds trace.parquet from trace.log or the other way round, drops damaged lines, sets damaged checkpoints aside,
-    and makes checksums.json again. Nothing is deleted: what is changed or given up moves to DIR/damaged-1.
+    and rewrites checksums.json. Deletes nothing: originals of changed and damaged files move to DIR/damaged-1.
 
-    Exit code 0 if the directory is sound afterwards, 1 if files are missing that nothing can rebuild.
+    Exit code 0 if the directory is sound afterwards, 1 if files remain missing or damaged.
     """
     from asyncsgd.run.repair import repair as repair_run
     from asyncsgd.run.verify import verify as verify_run

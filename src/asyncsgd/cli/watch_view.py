@@ -1,4 +1,4 @@
-"""A frame as the terminal shows it: everything that fits into its width and height."""
+"""Draw a frame of ``asyncsgd watch`` that fits into the width and height of the terminal."""
 
 from __future__ import annotations
 
@@ -15,24 +15,20 @@ from rich.text import Text
 from asyncsgd.format import ago, clock, number
 from asyncsgd.run.live import Frame, WorkerSeen
 
-# --------------------------------------------------------------------------------------------------------------
-# Small pictures made of characters.
-
-
 LEVELS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-WIDE = 20.0
+SPREAD = 20.0
 """Values that differ by more than this factor are drawn on a logarithmic scale."""
 
 
 def is_log(values: Sequence[float]) -> bool:
-    """Whether a sparkline of these is logarithmic."""
+    """Return whether a sparkline of these values is logarithmic."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > WIDE
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > SPREAD
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Values as one line of blocks; of several in one column the last one counts.
+    """Return values as one line of block characters; a column shows the last of its values.
 
     >>> sparkline([4, 3, 2, 1, 1], 5)
     '█▆▃▁▁'
@@ -50,7 +46,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar that fills this share of the width, to an eighth of a character; what is not nothing is seen.
+    """Return a bar that fills this share of the width, to an eighth of a character; any positive share is visible.
 
     >>> bar(0.5, 4), bar(0.3, 4), bar(1e-9, 4), bar(0.0, 4)
     ('██', '█▎', '▏', '')
@@ -60,7 +56,7 @@ def bar(share: float, width: int) -> str:
 
 
 def bins(histogram: Sequence[tuple[int, int]], most: int) -> list[tuple[str, int]]:
-    """Delays in at most so many bars: one each while they are few, then 0, 1, 2–3, 4–7, ... or coarser.
+    """Return delays in at most ``most`` bars: one per delay if they are few, else 0, 1, 2–3, 4–7, ... or coarser.
 
     >>> bins([(0, 5), (2, 1)], 4)
     [('0', 5), ('1', 0), ('2', 1)]
@@ -91,17 +87,17 @@ def _edges(top: int, factor: int) -> list[int]:
 MARKS = {"good": "✓", "warn": "‖", "bad": "✗"}
 STYLES = {"good": "green", "warn": "yellow", "bad": "red"}
 SILENT = 10.0
-"""A run that has written nothing for so many seconds is said to be silent."""
+"""A run that has written nothing for this many seconds is shown as silent."""
 NARROW, WIDE = 80, 110
-"""Below so many columns something is left out; from so many on, metrics and delays stand side by side."""
+"""Widths in columns: below NARROW some columns are left out; from WIDE on, metrics and delays are side by side."""
 METRICS, ROWS = 5, 40
-"""At most so many metrics; and workers, where there is no height to keep to."""
+"""Maximum number of metrics, and of workers if the height is unlimited."""
 SIZES = ((8, 5), (6, 4), (5, 3), (4, 2), (3, 1))
-"""Bars and notes, where there is room, and where there is less."""
+"""Numbers of delay bars and notes, from tall to small terminals."""
 
 
 def view(frame: Frame, width: int, height: int | None = None) -> Group:
-    """Draw a frame for so many columns and lines; workers that do not fit are summed up in one line."""
+    """Draw a frame for this width and height; workers that do not fit are summed up in one line."""
     head = [_title(frame), *_remark(frame, width), _progress(frame, width), Text()]
     for bars, notes in SIZES:
         body, tall = _body(frame, width, bars)
@@ -116,9 +112,6 @@ def view(frame: Frame, width: int, height: int | None = None) -> Group:
 
 def _lines(parts: list[RenderableType], width: int) -> int:
     return sum(max(1, -(-part.cell_len // width)) if isinstance(part, Text) else 1 for part in parts)
-
-
-# ---------------------------------------------------------------------------------------------- the whole
 
 
 def _mark(frame: Frame) -> str:
@@ -140,25 +133,25 @@ def _title(frame: Frame) -> Table:
 
 
 def _remark(frame: Frame, width: int) -> list[RenderableType]:
-    """What there is to say beside the state."""
+    """Return the line below the title: how the run ended, its target, or that it is silent."""
     if not frame.running:
-        words = frame.sentence
-        return [Text(words, _style(frame), overflow="fold")] if words != frame.ending.kind else []
-    said = [f"until {frame.ending.until}"] if frame.ending.until else []
-    text = Text("   ".join(said), no_wrap=True, overflow="ellipsis")
+        sentence = frame.sentence
+        return [Text(sentence, _style(frame), overflow="fold")] if sentence != frame.ending.kind else []
+    shown = [f"until {frame.ending.until}"] if frame.ending.until else []
+    text = Text("   ".join(shown), no_wrap=True, overflow="ellipsis")
     if frame.silent > SILENT:
-        text.append(f"{'   ' if said else ''}nothing new for {ago(frame.silent)}", style="yellow")
+        text.append(f"{'   ' if shown else ''}nothing new for {ago(frame.silent)}", style="yellow")
     return [text] if text.plain else []
 
 
 def _progress(frame: Frame, width: int) -> Table:
-    words = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
+    shown = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
     if frame.updates_per_second:
-        words.append(f"{number(frame.updates_per_second)} updates/s")
-    words.append(clock(frame.seconds))
+        shown.append(f"{number(frame.updates_per_second)} updates/s")
+    shown.append(clock(frame.seconds))
     if frame.left is not None:
-        words.append(f"{'at most ' if frame.ending.until else ''}{clock(frame.left)} left")
-    text = Text("   ".join(words), no_wrap=True, overflow="ellipsis")
+        shown.append(f"{'at most ' if frame.ending.until else ''}{clock(frame.left)} left")
+    text = Text("   ".join(shown), no_wrap=True, overflow="ellipsis")
     line = Table.grid(padding=(0, 2, 0, 0))
     room = min(40, width - text.cell_len - 4)
     if room < 8:
@@ -171,7 +164,7 @@ def _progress(frame: Frame, width: int) -> Table:
 
 
 def _body(frame: Frame, width: int, bars: int) -> tuple[list[RenderableType], int]:
-    """Metrics and delays, and how many lines they take."""
+    """Return metrics and delays, and the number of lines that they take."""
     if width < WIDE:
         metrics, delays = _metrics(frame, width), _delays(frame, bars)
         return [metrics, Text(), delays], metrics.row_count + 1 + delays.row_count
@@ -184,11 +177,8 @@ def _body(frame: Frame, width: int, bars: int) -> tuple[list[RenderableType], in
     return [pair], max(metrics.row_count, delays.row_count)
 
 
-# ---------------------------------------------------------------------------------------------- its parts
-
-
 def _metrics(frame: Frame, width: int) -> Table:
-    """One line per metric: where it came from, its way, where it is."""
+    """Return one line per metric: first value, sparkline, last value."""
     table = Table.grid(padding=(0, 2, 0, 0))
     names = [name for name in frame.metrics if name not in ("iteration", "time")]
     if not names:
@@ -210,7 +200,7 @@ def _metrics(frame: Frame, width: int) -> Table:
 
 
 def _delays(frame: Frame, bars: int) -> Table:
-    """A line of figures, and bars."""
+    """Return the delay statistics and a histogram."""
     table = Table.grid()
     table.add_column(no_wrap=True, overflow="ellipsis")
     head = Text("delays", style="bold")
@@ -262,12 +252,12 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     if not hidden:
         return [table]
     jobs, flying = sum(row.jobs for row in hidden), sum(row.in_flight for row in hidden)
-    words = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
-    return [table, Text(words, style="dim", no_wrap=True, overflow="ellipsis")]
+    rest = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
+    return [table, Text(rest, style="dim", no_wrap=True, overflow="ellipsis")]
 
 
 def _pick(rows: tuple[WorkerSeen, ...], room: int) -> tuple[list[WorkerSeen], list[WorkerSeen]]:
-    """Those one would look at first: in trouble, then with the longest delays; the others."""
+    """Return the workers to show (those with faults, then those with the longest delays) and the others."""
 
     def interest(row: WorkerSeen) -> tuple[bool, int, float]:
         return row.state in ("gone", "retired"), row.deaths + row.faults, row.mean_delay or 0.0
@@ -277,7 +267,7 @@ def _pick(rows: tuple[WorkerSeen, ...], room: int) -> tuple[list[WorkerSeen], li
 
 
 def _notes(frame: Frame, most: int) -> list[RenderableType]:
-    """The newest, one line each."""
+    """Return the newest notes, one line each."""
     if not frame.notes:
         return []
     often = {name: len(count) if isinstance(count, list) else count for name, count in frame.faults.items()}

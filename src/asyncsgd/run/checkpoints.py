@@ -1,4 +1,4 @@
-"""Checkpoints: the server's whole state in one safetensors file, there whole or not at all, with a checksum."""
+"""Checkpoints: the server's whole state in one safetensors file with a checksum, written atomically."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from."""
+    """The state that a run is resumed from."""
 
     state: dict[str, Any]
     """`asyncsgd.core.server.Server.state`."""
     marks: dict[str, Mark]
-    """How long each file was that the run only appends to, and the checksum of what it held."""
+    """Length and checksum of every appended file at the checkpoint."""
     seconds: float
-    """On the clock of the run."""
+    """Time on the clock of the run."""
 
     @property
     def iteration(self) -> int:
-        """T."""
+        """Number of updates that had arrived."""
         return int(self.state["iteration"])
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, bytes]:
-    """Write one; return its path and its bytes."""
+    """Write a checkpoint; return its path and its bytes."""
     arrays, text = pack(checkpoint.state)
     facts = {
         "format": FORMAT,
@@ -49,12 +49,12 @@ def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, bytes]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """The files, newest first."""
+    """Return the checkpoint files of a folder, newest first."""
     return sorted((path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit()), reverse=True)
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one and check it against its checksum."""
+    """Read a checkpoint and check it against its checksum."""
     try:
         arrays, facts = read_arrays(path)
     except Damage as error:

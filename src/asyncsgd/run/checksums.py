@@ -1,14 +1,14 @@
-"""checksums.json: what a run directory must hold, so that a file that was damaged, cut off or deleted is noticed.
+"""checksums.json: the list of all files of a run, which reveals files that were damaged, truncated or deleted.
 
 Every file of a run carries a checksum of its own: lines and blocks (`asyncsgd.trace.sealed`), checkpoints, run.json,
-trace.parquet, job.pkl. But a file cannot tell that it is gone, or that its end was cut off between two lines. For that,
-checksums.json lists the files that were written whole, with their SHA-256. Of those that are appended to it lists how
-long they were, and the checksum of all up to there.
+trace.parquet, job.pkl. But a file cannot reveal that it is missing, or that its end was cut off between two lines. So
+checksums.json lists the files that are written whole, with their SHA-256. For files that grow it lists the length and
+the checksum of everything up to that length.
 
-It is written whole or not at all: with every checkpoint, when a run is resumed, and when it ends. A name is taken out
-before its file is replaced or removed and put in afterwards, and lengths are lowered before files are cut. So whenever
-a kill comes, what is listed is there. What a run that was killed wrote after its last checkpoint is not listed; a
-resume cuts it off.
+The file is replaced atomically: with every checkpoint, when a run is resumed, and when it ends. A name is removed from
+the list before its file is replaced or deleted, and added afterwards. Lengths are lowered before files are cut. So
+after a kill at any moment, every listed file exists. What a killed run wrote after its last checkpoint is not listed;
+a resume cuts it off.
 """
 
 from __future__ import annotations
@@ -31,21 +31,19 @@ from asyncsgd.run.read import STARTING
 from asyncsgd.trace.log import REPAIR
 from asyncsgd.trace.sealed import Mark, line, lines
 
-# --------------------------------------------------------------------------------------------------------------
-# A cheap mark of an update: a check sum over all of it, or over 4096 coordinates of a long one, always the same.
-# A gradient computed in another order of additions differs in a good part of its coordinates, so these are enough to
-# find the job with which a replay parts from the run. Whether the models agree is judged by all of their bits.
-
+# A fingerprint is a cheap checksum of an update: over all of it, or over 4096 fixed coordinates of a long one. A
+# gradient computed with another order of additions differs in many coordinates, so this suffices to find the first job
+# where a replay differs from the run. The final models are compared in all their bits.
 
 PIECES = 64
-"""So many pieces of so many neighbours, spread evenly: memory is read in runs."""
+"""Number of evenly spread pieces, and coordinates per piece: neighbours are fast to read."""
 MARK = struct.Struct("<I")
 UNKNOWN = 0
-"""In place of a mark that a repair could not save. One update in four thousand million has this mark by chance."""
+"""Stands for a fingerprint that a repair could not save. One update in 4 billion has this fingerprint by chance."""
 
 
 def fingerprint(update: Vector) -> bytes:
-    """Four bytes.
+    """Return the four bytes of an update's fingerprint.
 
     >>> fingerprint(np.arange(3.0)) == fingerprint(np.arange(3.0) + 1e-16)
     False
@@ -58,33 +56,33 @@ def fingerprint(update: Vector) -> bytes:
 
 
 def marks(data: bytes) -> NDArray[np.uint32]:
-    """The marks of a file, whole ones only."""
+    """Return the complete fingerprints in these bytes."""
     return np.frombuffer(data[: len(data) - len(data) % MARK.size], "<u4")
 
 
 NAME = "checksums.json"
 JOB = ("job.pkl", "initial.safetensors")
-"""Not needed by a caller who has the task and the method. `asyncsgd.run.stored` checks them when it reads them."""
+"""Files that are not needed by a caller who passes task and method. `asyncsgd.run.stored` checks them."""
 VOLATILE = ("carried.safetensors", "updates/initial.npy")
-"""Files that `asyncsgd.flower` rewrites at any time: only that they are there is listed. They carry a checksum."""
+"""Files that `asyncsgd.flower` rewrites at any time: only their existence is listed. They carry a checksum."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A file that was written at once."""
+    """Size and checksum of a file that is written whole."""
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, data: bytes) -> Whole:
-        """The checksum of these bytes."""
+        """Return the entry of a file with these bytes."""
         return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass
 class Checksums:
-    """What checksums.json says."""
+    """The contents of checksums.json."""
 
     whole: dict[str, Whole] = field(default_factory=dict)
     marks: dict[str, Mark] = field(default_factory=dict)
@@ -106,7 +104,7 @@ class Checksums:
             data = (path / NAME).read_bytes()
             [(row, mark)] = list(lines(data))
             if mark.size != len(data):
-                raise Damage("there is more after its line")
+                raise Damage("more data follows its only line")
             whole = {str(name): Whole(int(size), str(sha)) for name, (size, sha) in row["whole"].items()}
             return cls(whole, as_marks(row["appended"]), [str(name) for name in row["present"]])
         except OSError as error:
@@ -115,7 +113,7 @@ class Checksums:
             raise BadRunDirectory(f"{path / NAME} is damaged ({error}); {REPAIR}") from error
 
     def problems(self, path: Path) -> dict[str, str]:
-        """What is gone or has another size, by name. It looks at no contents, so it is quick."""
+        """Return the files that are missing or have a wrong size. Contents are not read, so this is quick."""
         found = {}
         for name, wanted in {**self.whole, **self.marks, **dict.fromkeys(self.present)}.items():
             try:
@@ -131,32 +129,32 @@ class Checksums:
 
 
 def as_numbers(marks: Mapping[str, Mark]) -> dict[str, list[int]]:
-    """For JSON."""
+    """Return marks as lists of numbers, for JSON."""
     return {name: [mark.size, mark.chain] for name, mark in marks.items()}
 
 
 def as_marks(numbers: Mapping[str, Any]) -> dict[str, Mark]:
-    """The inverse of `as_numbers`."""
+    """Return the marks that `as_numbers` was given."""
     return {str(name): Mark(int(size), int(chain)) for name, (size, chain) in numbers.items()}
 
 
 def check_listed(path: Path, *, but: tuple[str, ...] = (), only: Collection[str] | None = None) -> Checksums:
-    """Refuse a directory in which a file is gone or has been cut off.
+    """Refuse a directory in which a file is missing or truncated; return its list.
 
-    ``but`` are folders and files that are not looked at; ``only`` these files are.
+    ``but``: folders and files to skip. ``only``: check no other files than these.
     """
 
     def asked(name: str) -> bool:
         return (only is None or name in only) and not name.startswith(but)
 
-    # A run that goes on may replace checksums.json and its files meanwhile: then all is looked at again.
+    # A run that is training may replace checksums.json and its files during the check: then check again.
     if (path / STARTING).exists() and not (path / NAME).exists():
         return Checksums()
     while True:
         listed = Checksums.read(path)
-        problems = {name: words for name, words in listed.problems(path).items() if asked(name)}
+        problems = {name: problem for name, problem in listed.problems(path).items() if asked(name)}
         if not problems:
             return listed
         if Checksums.read(path) == listed:
-            [(name, words), *_] = problems.items()
-            raise BadRunDirectory(f"{path / name} {words}; {REPAIR}")
+            [(name, problem), *_] = problems.items()
+            raise BadRunDirectory(f"{path / name} {problem}; {REPAIR}")

@@ -1,4 +1,4 @@
-"""What a run was asked to do: checked, described for run.json, and packed so that it can be replayed."""
+"""The configuration of a run: check it, describe it for run.json, and compare it at a resume."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from asyncsgd.tasks.base import Task, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")
 SAME = ("method", "seed", "dimension", "dtype")
-"""What may not change when a run is resumed."""
+"""Values that may not change when a run is resumed."""
 REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "iterations": int, "engine": dict}
-"""What it takes to go on with a run, or to replay it."""
+"""Entries of run.json that a resume or a replay needs, and their types."""
 
 
 def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> None:
-    """Refuse what cannot work, before anything is started."""
+    """Refuse arguments that cannot work, before anything is started."""
     check_parts(task, method, seed)
     if not isinstance(engine, Engine):
         raise BadParameter("engine", engine, f"is a {type(engine).__name__}", "pass asgd.engines.processes(workers=4)")
@@ -42,9 +42,9 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
 
 
 def settled(method: Method, engine: Engine, iterations: int, begun: Path | None) -> tuple[Method, Engine]:
-    """Return the method with everything fixed that it leaves to the run, and the engine that encodes as it says.
+    """Return the method with its open numbers fixed, and the engine with the method's compression.
 
-    A run that is resumed (``begun``: its directory) keeps the numbers that it was bound to when it started.
+    A resumed run (``begun``: its directory) keeps the numbers that were fixed when it started.
     """
     start = {"workers": engine.workers, "iterations": iterations}
     if begun is not None:
@@ -54,11 +54,11 @@ def settled(method: Method, engine: Engine, iterations: int, begun: Path | None)
 
 
 def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> dict[str, Any]:
-    """Words and numbers for run.json."""
+    """Return the description of a run for run.json."""
     x = task.initial()
     return {
         "task": getattr(task, "name", type(task).__name__),
-        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # where a function lies differs from process to process
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # addresses differ between processes
         "method_name": method.name,
         "parts": describe_parts(method),
         "iterations": iterations,
@@ -83,15 +83,15 @@ def _version(name: str) -> str | None:
 
 
 def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Refuse to go on with another method, model or seed: the trace would be of no single run."""
+    """Refuse to resume with another method, model or seed: the trace would mix two runs."""
     for name in SAME:
         if now[name] != then[name]:
-            fix = f"resume with {then[name]!r}, or begin a run in another directory"
-            raise BadParameter(name, now[name], "is not what the run began with", fix)
+            fix = f"resume with {then[name]!r}, or start a run in another directory"
+            raise BadParameter(name, now[name], "is not what the run started with", fix)
 
 
 def check_more(path: Path, iterations: int) -> None:
-    """Refuse to go on to where a run has been long ago."""
+    """Refuse to resume to fewer iterations than a run already has."""
     for newest in checkpoints.listed(path / "checkpoints")[:1]:
         reached = int(newest.stem)
         if iterations < reached:
@@ -99,16 +99,16 @@ def check_more(path: Path, iterations: int) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return run.json, with all that it takes to resume the run or to replay it."""
+    """Return run.json, checked to hold everything that a resume or a replay needs."""
     config = read_config(path)
     check_listed(path, but=("checkpoints/", *JOB))
     for name, kind in REMEMBERED.items():
         if not isinstance(config.get(name), kind):
-            words = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"
-            raise BadRunDirectory(f"{words}; restore it from a backup")
+            problem = f"{path / 'run.json'} is damaged (no {name}, or a wrong one)"
+            raise BadRunDirectory(f"{problem}; restore it from a backup")
     return config
 
 
 def journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of journal.jsonl."""
+    """Return the lines of journal.jsonl."""
     return read_lines(path, "journal.jsonl")

@@ -1,4 +1,4 @@
-"""Why does it not learn? What the record of a run says, in sentences: facts always, problems where there are any."""
+"""Explain why a run does not learn: facts about the run, and its problems, in sentences."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from asyncsgd.theory.safe_step import BUDGET, conditions, estimate_smoothness, s
 from asyncsgd.trace import Delays, Trace
 
 MUCH = 3.0
-"""A step so many times the safe one is worth a word where the loss does not fall."""
+"""A step above this multiple of the safe one is reported if the loss does not fall."""
 
 BY_CHANCE = 4.0
-"""Standard deviations by which a uniform draw may be off."""
+"""Standard deviations by which the counts of uniform draws may differ."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What there is to see, and what is wrong."""
+    """Facts about a run, and its problems."""
 
     facts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -43,11 +43,11 @@ class Diagnosis:
     safe_step: float | None = None
     """The largest step that the theorems allow for this L and these delays."""
     conditions: tuple[str, ...] = ()
-    """What the safe step rests on beyond L and the delays."""
+    """What the safe step assumes beyond L and the delays."""
 
 
 def stored(row: Mapping[str, Any]) -> Diagnosis:
-    """Return what a run said about itself when it ended: the line "diagnosed" of its journal."""
+    """Return the diagnosis that a run wrote when it ended: the line "diagnosed" of its journal."""
     listed = {name: row.get(name) for name in ("facts", "problems", "conditions")}
     sentences = {name: tuple(map(str, lines)) if isinstance(lines, list) else () for name, lines in listed.items()}
     numbers = {name: row.get(name) for name in ("smoothness", "safe_step")}
@@ -71,17 +71,17 @@ def diagnose(
     apart: str | None = None,
     known: float | None = None,
 ) -> Diagnosis:
-    """Look at a run, or at what there is of it so far; ``x`` is the model that the last metrics are of.
+    """Diagnose a run, finished or not; ``x`` is the model of the last metrics.
 
-    L is estimated at the start and, unless the loss has blown up there, at x. The curvature where a model has blown up
-    says nothing about the step that keeps it from doing so.
+    L is estimated at the start and, unless the loss has blown up, at x. The curvature at a model that has blown up does
+    not show which step would have prevented that.
 
-    ``diverged``: its metrics are no longer finite, and the last ones given are from before. ``apart``: why no gradient
-    of this task is to be computed here. ``known``: an L that was found earlier; the larger one counts.
-    Without a method or a task (a directory that others have written, say) it says what the record alone tells.
+    ``diverged``: the metrics are no longer finite, and the last ones given are from before. ``apart``: the reason not
+    to compute gradients of this task here. ``known``: an L that was found earlier; the larger one counts.
+    Without a method or a task, the diagnosis uses the trace and the metrics alone.
     """
     if trace.iterations == 0:
-        return Diagnosis(problems=("no update has arrived: see what became of the jobs",))
+        return Diagnosis(problems=("no update has arrived; check how the jobs ended",))
     delays = trace.delays
     learns = False if diverged else _learns(metrics)
     facts = [
@@ -89,7 +89,7 @@ def diagnose(
         f"{delays.concurrency} jobs in flight"
     ]
     smoothness = None
-    if method is not None and hasattr(task, "update"):  # else others compute, out of our reach
+    if method is not None and hasattr(task, "update"):  # else remote clients compute the updates
         assert task is not None
         place = task.initial() if blown_up(metrics.get("loss", ())) else x
         smoothness = _smoothness(method, task, place, sorted(delays.per_worker), apart, known, facts)
@@ -123,7 +123,7 @@ def judge(
     hurry: bool,
     known: float | None,
 ) -> Diagnosis:
-    """Diagnose a run in its own process; ``hurry``: a signal stopped it, and waits for no gradients."""
+    """Diagnose a run in its own process; ``hurry``: a signal stopped the run, so compute no gradients."""
     apart = _apart(trace, faults.deaths, hurry)
     return diagnose(
         trace, metrics, request.method, request.task, x, faults, diverged=diverged, apart=apart, known=known
@@ -131,19 +131,19 @@ def judge(
 
 
 def _apart(trace: Trace, deaths: int, hurry: bool) -> str | None:
-    """Return why the server computes no gradient itself: it might die like a worker, or keep somebody waiting."""
+    """Return the reason not to compute gradients in the server's process: it might die too, or take long."""
     if hurry:
-        return "the run was stopped early, and whoever did that is not kept waiting for gradients"
+        return "the run was interrupted, and estimating L would delay its end"
     if deaths:
         who = "a worker" if deaths == 1 else f"{deaths} workers"
-        return f"{who} died or hung, and a gradient computed here might do the same to the server"
+        return f"{who} died or hung, and computing a gradient here might do the same to the server"
     took = trace.duration
     if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
         return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
     return None
 
 
-# ---------------------------------------------------------------------------------------------- one by one
+# ---------------------------------------------------------------------------------------------- topics
 
 
 def _smoothness(
@@ -155,18 +155,18 @@ def _smoothness(
     known: float | None,
     facts: list[str],
 ) -> float | None:
-    """L, where the step can be judged; else why it cannot is among the facts."""
+    """Return L if the step can be judged; else add the reason to the facts."""
     covered = covering(method, heterogeneous=False)
     why = apart if covered else str(covered)
     if why is None:
         try:
             found = estimate_smoothness(task, x, workers)
-        except Exception as error:  # the user's code, to which a trained model must not be lost
+        except Exception as error:  # an error in the user's code must not lose a trained model
             why = f"a gradient in the server's own process raised {error!r}"
         else:
             if found:
                 return max(found, known or 0.0)
-            why = "no curvature was found, gradients are the same all around"
+            why = "no curvature was found: gradients are the same everywhere"
             if found is None:
                 why = f"gradients take too long here to estimate L in {BUDGET:g} s"
     if known is not None:
@@ -176,7 +176,7 @@ def _smoothness(
 
 
 def _learns(metrics: Mapping[str, NDArray[Any]]) -> bool | None:
-    """Whether the loss went down; None where that cannot be said."""
+    """Return whether the loss went down; None if that is unknown."""
     losses = metrics.get("loss")
     if losses is None or len(losses) < 2:
         return None
@@ -213,22 +213,22 @@ def _about_step(
         return
     used = float(method.step.stepsize)
     ratio = used / safe
-    worst = "; that is for the worst case, and this run learns" if learns and ratio > 1 else ""
+    fine = ". The loss still went down, so no change is needed" if learns and ratio > 1 else ""
     facts.append(
-        f"step: {used:.3g}, which is {_times(ratio)} the largest one that the theory calls safe ({safe:.2g}, for "
-        f"L ≈ {smoothness:.3g} and these delays{''.join(f'; {rest}' for rest in rests)}){worst}"
+        f"step size: {used:.3g} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
+        f"these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
     )
     if learns is False and ratio > MUCH:
-        # With data that differ, smaller steps for late updates neglect those of slow workers.
+        # If data differ between workers, smaller steps for late updates neglect the slow workers' data.
         allows_more = not differ and safe_step(method.using(step=DelayAdaptive(used)), delays, smoothness) > safe
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
         problems.append(f"the step is too large: try stepsize={_down(safe)} to {MUCH * safe:.1g}{adaptive}")
     elif learns is False and ratio < 1 / (10 * MUCH):
-        problems.append(f"the step is needlessly small: try stepsize={_down(safe)}")
+        problems.append(f"the step is smaller than necessary: try stepsize={_down(safe)}")
 
 
 def _if_alike(differ: bool | None) -> str:
-    """The condition of whatever gives late updates less weight, where the task does not say that it is met."""
+    """Return the condition under which late updates may get less weight, if the task leaves that open."""
     return ", if the data of all workers are alike" if differ is None else ""
 
 
@@ -238,11 +238,11 @@ def _about_stragglers(delays: Delays, method: Method, differ: bool | None, probl
         loss = np.sqrt(delays.maximum / delays.concurrency)
         remedy = f"delay_adaptive(...) does not{_if_alike(differ)}"
         if differ and isinstance(method.dispatch, Uniform | Shuffled):
-            remedy = "fewer jobs in flight make delays shorter, and every worker still counts the same"
+            remedy = "fewer jobs in flight make delays shorter, and all workers keep the same weight"
         elif differ:
             remedy = (
-                "federated_async_sgd(...) with few jobs in flight keeps delays short, and its data, which differ from "
-                "those of others, count in full"
+                "federated_async_sgd(...) with few jobs in flight keeps delays short and gives every worker's data "
+                "the same weight"
             )
         problems.append(
             f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so a constant step has to "
@@ -300,7 +300,7 @@ def _about_workers(
 def _about_bound(
     dispatch: Uniform | Shuffled, slowest: int, counts: NDArray[Any], shares: NDArray[Any], problems: list[str]
 ) -> None:
-    """Uniform draws are fair, but for chance and for a bound on the jobs that may wait for one worker."""
+    """Report a worker whose share is too small because few jobs may wait for one worker."""
     behind = counts.mean() - counts.min()
     if dispatch.favours_fast and shares.min() < shares.mean() / 1.5 and behind > BY_CHANCE * np.sqrt(counts.mean()):
         problems.append(
@@ -323,5 +323,5 @@ def _times(ratio: float) -> str:
 
 
 def _down(value: float) -> str:
-    """One digit, rounded down: what is called safe must not be above the safe step."""
+    """Return one digit, rounded down, so that the number shown is not above the safe step."""
     return f"{float(Context(prec=1, rounding=ROUND_DOWN).create_decimal(value)):g}"

@@ -1,4 +1,4 @@
-"""How a run ended: decided here alone, for the terminal, the page, ``asyncsgd watch``, the loggers and ``--json``."""
+"""Decide how a run ended, for the terminal, the page, ``asyncsgd watch``, the loggers and ``--json``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncsgd.run.journal import DIVERGED, ENDED, RESUMED, STOPPED, STOPPED_EARLY
 from asyncsgd.run.options import Target
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """How a run ended, or what it is."""
+    """The ways in which a run can end, and what else a view can show."""
 
     RUNNING = "running"
     DONE = "done"
@@ -31,10 +32,10 @@ class End(StrEnum):
     """An error stopped it."""
     DIVERGED = "diverged"
     CRASHED = "crashed"
-    """Its process is gone and wrote no reason."""
+    """Its process ended without writing a reason."""
     SIMULATED = "simulated"
     TRACE = "trace"
-    """A record alone, without a run around it."""
+    """A trace without a run directory."""
 
 
 GOOD = (End.DONE, End.REACHED, End.EARLY)
@@ -44,22 +45,22 @@ RESUMABLE = (End.EARLY, End.INTERRUPTED, End.STOPPED, End.CRASHED)
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, or that it has not."""
+    """How a run ended, or that it is still running."""
 
     kind: End
     iteration: int = 0
-    """Where it stands; of a target that was met, or a run that diverged, the iteration where that was seen."""
+    """The last iteration; if the target was met or the run diverged, the iteration where that was found."""
     wanted: int = 0
-    """The iterations that were asked for; 0 if nobody knows."""
+    """The number of iterations requested; 0 if unknown."""
     until: str | None = None
     """The target, if there was one."""
     reason: str = ""
-    """What stopped it: an error, a callback's reason, a signal."""
+    """What stopped the run: an error, a callback's reason, a signal."""
     by_flower: bool = False
 
     @property
     def bad(self) -> bool:
-        """Whether a run should not end like this."""
+        """Whether this ending is a failure."""
         return self.kind in BAD
 
     @property
@@ -69,13 +70,13 @@ class Ending:
 
     @property
     def colour(self) -> str:
-        """``good``, ``warn``, ``bad``, or nothing."""
+        """``good``, ``warn``, ``bad``, or empty."""
         if self.kind in (End.SIMULATED, End.TRACE):
             return "warn" if self.reason else ""
         return "bad" if self.bad else "good" if self.kind in GOOD else "warn"
 
     def sentence(self, directory: Path | None = None) -> str:
-        """Return one sentence; with the directory, it says how to resume a run that can be resumed.
+        """Return one sentence; with the directory, it includes the command that resumes the run.
 
         >>> Ending(End.CRASHED, 30, 1000).sentence(Path("runs/a"))
         'crashed at iteration 30 of 1,000; resume it with: asyncsgd train --resume --directory runs/a'
@@ -93,7 +94,7 @@ class Ending:
             case End.MISSED:
                 return f"missed {self.until}"
             case End.STOPPED | End.EARLY:
-                return f"{self.kind} {at}: {self.reason or 'the journal does not say why'}"
+                return f"{self.kind} {at}: {self.reason or 'reason unknown'}"
             case End.CRASHED | End.INTERRUPTED:
                 by = f" by {self.reason}" if self.reason else ""
                 return f"{self.kind}{by} {at}{self._how_to_resume(directory)}"
@@ -117,20 +118,20 @@ def decide(
     stopped: str | None = None,
     early: str | None = None,
     signal: str = "",
-    said: bool = True,
+    ended: bool = True,
     running: bool = False,
 ) -> Ending:
-    """Return how a run ended that has made ``iterations``: the only place that decides it.
+    """Return how a run ended after ``iterations`` updates. Only this function decides it.
 
     Args:
-        config: What was asked for: run.json.
-        iterations: Updates that have arrived.
+        config: The contents of run.json.
+        iterations: Number of updates that arrived.
         met: The iteration whose model first met the target.
         diverged: The iteration whose model was found not to be finite.
         stopped: The error that stopped the run.
-        early: The reason for which a callback stopped it.
+        early: The reason that a callback gave to stop it.
         signal: The signal that stopped it.
-        said: Whether the run itself wrote that it has ended.
+        ended: Whether the run wrote that it has ended.
         running: Whether a process is training.
     """
     wanted = whole(config.get("iterations"))
@@ -145,7 +146,7 @@ def decide(
         return ending(End.RUNNING)
     if stopped is not None:
         return ending(End.STOPPED, reason=stopped)
-    if not said:
+    if not ended:
         return ending(End.CRASHED)
     if diverged is not None:
         return ending(End.DIVERGED, diverged)
@@ -157,7 +158,7 @@ def decide(
 
 
 def ending_of_run(run: TrainingRun) -> Ending:
-    """Return how a run ended that is at hand."""
+    """Return how a run object ended."""
     rows = (dict(zip(run.metrics, row, strict=True)) for row in zip(*run.metrics.values(), strict=True))
     met = _met(run.config, rows)
     if met is None and run.reached:
@@ -174,7 +175,7 @@ def ending_of_files(
     *,
     running: bool,
 ) -> Ending:
-    """Return how a run ended, from its files. Look whether it is ``running`` before reading: it may end meanwhile."""
+    """Return how a run ended, from its files. Determine ``running`` before reading them: the run may end meanwhile."""
     since = {row.get("event"): row for row in since_start(journal)}
 
     def reason(event: str) -> str | None:
@@ -184,11 +185,11 @@ def ending_of_files(
         config,
         iterations,
         met=_met(config, rows),
-        diverged=whole(since["diverged"].get("iteration")) if "diverged" in since else None,
-        stopped=reason("stopped"),
-        early=reason("stopped_early"),
-        signal=str(since.get("ended", {}).get("signal") or ""),
-        said="ended" in since,
+        diverged=whole(since[DIVERGED].get("iteration")) if DIVERGED in since else None,
+        stopped=reason(STOPPED),
+        early=reason(STOPPED_EARLY),
+        signal=str(since.get(ENDED, {}).get("signal") or ""),
+        ended=ENDED in since,
         running=running,
     )
 
@@ -196,20 +197,20 @@ def ending_of_files(
 def since_start(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the journal since the run was started or last resumed.
 
-    A run that starts has an empty journal, and what was seen at its first evaluation comes before ``started``.
+    A new run has an empty journal, and events of its first evaluation come before ``started``.
     """
     journal = list(journal)
-    resumed = [place for place, row in enumerate(journal) if row.get("event") == "resumed"]
+    resumed = [place for place, row in enumerate(journal) if row.get("event") == RESUMED]
     return journal[resumed[-1] :] if resumed else journal
 
 
 def whole(value: Any) -> int:
-    """Return a whole number of a file that may be damaged; 0 if it is something else."""
+    """Return a value of a file if it is a whole number, else 0."""
     return value if isinstance(value, int) else 0
 
 
 def _met(config: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the iteration of the first row that meets the target. Any row counts: updates arrive while one is made."""
+    """Return the iteration of the first row that meets the target. Later rows may miss it again."""
     if not config.get("until"):
         return None
     target = Target.parse(str(config["until"]))

@@ -1,4 +1,4 @@
-"""The metrics of a run: one row per evaluation of the task, made in the loop's thread or in one of its own."""
+"""Evaluate the task during a run, in the loop's thread or in another one, and keep the metrics."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from asyncsgd.run.options import Evaluation
 from asyncsgd.tasks.base import Task
 
 TICK = 0.2
-"""Seconds between looks at the clock when nothing happens; also how often callbacks hear and files grow."""
+"""Seconds between two checks of the clock when nothing happens, and between two calls of ``on_progress``."""
 BLOWN_UP = 10.0
-"""A loss so many times its first value has blown up."""
+"""A loss above this multiple of its first value has blown up."""
 AXES = ("iteration", "time")
 
 Row = dict[str, Any]
 
 
 class Measured(NamedTuple):
-    """One evaluation that has ended."""
+    """A finished evaluation."""
 
     iteration: int
     seconds: float
@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 
 class Evaluator:
-    """Evaluates the task, one model at a time, and remembers what it found."""
+    """Evaluates the task, one model at a time, and keeps the metrics."""
 
     def __init__(self, task: Task, evaluation: Evaluation) -> None:
         self._task, self._every, self._target = task, evaluation.every, evaluation.target
@@ -45,10 +45,10 @@ class Evaluator:
         self.reached = evaluation.target is None
         """Whether the target was met; True if there is none."""
         self.problem = ""
-        """Which of the newest metrics are not finite, in words; empty if all are."""
+        """Text that names the newest metrics that are not finite; empty if all are finite."""
         self._next = 0
-        # The evaluation that is under way: its iteration, its time, the model, and what will come of it. Only the
-        # loop's thread touches this; the other thread knows the Future alone.
+        # The evaluation that is under way: its iteration, its time, the model, and the future result. Only the loop's
+        # thread touches this tuple; the evaluating thread has nothing but the Future and a model that stays unchanged.
         self._under_way: tuple[int, float, Vector, Future[Row | None]] | None = None
 
     def due(self, iteration: int) -> bool:
@@ -57,34 +57,34 @@ class Evaluator:
 
     @property
     def busy(self) -> bool:
-        """Whether an evaluation is under way, or has ended and was not fetched with `finished`."""
+        """Whether an evaluation is under way, or its result was not yet fetched with `finished`."""
         return self._under_way is not None
 
     def begin(self, iteration: int, seconds: float, x: Vector, *, background: bool = False) -> None:
-        """Evaluate a model that nobody changes any more; `finished` returns what came of it."""
+        """Start to evaluate a model that no longer changes; `finished` returns the result."""
         self._next = (iteration // self._every + 1) * self._every
         self.last = iteration
-        # A task with a method ``planned`` hears of it here, in the loop's thread, before time goes on.
+        # A task may define ``planned()``: it is called here, in the loop's thread, before any other event.
         planned: Callable[[], None] | None = getattr(self._task, "planned", None)
         if planned is not None:
             planned()
-        told: Future[Row | None] = Future()
-        self._under_way = iteration, seconds, x, told
+        result: Future[Row | None] = Future()
+        self._under_way = iteration, seconds, x, result
 
         def evaluate() -> None:
             try:
-                told.set_result(self._evaluate(iteration, x))
+                result.set_result(self._evaluate(iteration, x))
             except BaseException as error:
-                told.set_exception(error)
+                result.set_exception(error)
 
         if background:
-            # A daemon, as the user's function may hang: it must not keep the process from ending.
+            # A daemon thread: the user's function may hang, and must not keep the process from ending.
             threading.Thread(target=evaluate, name="asyncsgd-evaluation", daemon=True).start()
         else:
             evaluate()
 
     def _evaluate(self, iteration: int, x: Vector) -> Row | None:
-        """Return the task's metrics, or None if it has none this time. May run in another thread.
+        """Return the task's metrics, or None if the task returns none this time. May run in another thread.
 
         A task that has a method ``evaluate_at`` is also given the iteration.
         """
@@ -92,16 +92,16 @@ class Evaluator:
         return self._task.evaluate(x) if at is None else at(iteration, x)
 
     def finished(self, *, wait: bool, should_stop: Callable[[], bool]) -> Measured | None:
-        """Return the evaluation that was under way, once it has ended; ``wait`` for it, unless the run is to stop."""
+        """Return the evaluation that was under way if it has finished; ``wait`` for it unless the run must stop."""
         if self._under_way is None:
             return None
-        iteration, seconds, x, told = self._under_way
-        while wait and not told.done() and not should_stop():
-            wait_for([told], TICK)
-        if not told.done():
+        iteration, seconds, x, result = self._under_way
+        while wait and not result.done() and not should_stop():
+            wait_for([result], TICK)
+        if not result.done():
             return None
         self._under_way = None
-        found = told.result()
+        found = result.result()
         return None if found is None else Measured(iteration, seconds, x, self._enter(iteration, seconds, found))
 
     def _enter(self, iteration: int, seconds: float, found: Row) -> Row:

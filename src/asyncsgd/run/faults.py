@@ -1,4 +1,4 @@
-"""What went wrong on the way: counted, and how often in a row for each worker."""
+"""Count the faults of a run, and the consecutive ones of each worker."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asyncsgd.run.journal import DIED, FAILED, REJECTED
+
 
 @dataclass(frozen=True)
 class Faults:
-    """What went wrong on the way, in jobs and in workers."""
+    """How often jobs and workers failed during a run."""
 
     rejected: int = 0
     """Updates with NaN or infinity, or of the wrong kind."""
@@ -19,11 +21,11 @@ class Faults:
     deaths: int = 0
     """Worker processes that were killed, hung or crashed, and were replaced."""
     retired: tuple[int, ...] = ()
-    """Workers that the run went on without."""
+    """Workers that the run excluded after too many failures in a row."""
 
 
 def where(error: str) -> str:
-    r"""What two tracebacks have in common if only the words of the exception differ, as they may from job to job.
+    r"""Return the place and the type of an error, to recognise it if only the message differs from job to job.
 
     >>> where('Traceback:\n  File "a.py", line 3, in f\n    g()\nValueError: row 17\nof 20')
     '  File "a.py", line 3, in f\nValueError'
@@ -36,40 +38,40 @@ def where(error: str) -> str:
 
 
 class Troubles:
-    """Counts faults while a run goes on."""
+    """Counts the faults of a run while it trains."""
 
     def __init__(self) -> None:
-        self._counts = {"rejected": 0, "failed": 0, "died": 0}
+        self._counts = {REJECTED: 0, FAILED: 0, DIED: 0}
         self._retired: set[int] = set()
-        self._in_a_row: dict[int, int] = defaultdict(int)  # of a worker, since its last good update
+        self._in_a_row: dict[int, int] = defaultdict(int)  # by worker, since its last good update
         self._shown: set[str] = set()
 
     def count(self, what: str, worker: int) -> int:
-        """A job of this worker was ``rejected`` or has ``failed``: how many now in a row."""
+        """Count a ``rejected`` or ``failed`` job of this worker, and return how many came in a row."""
         self._counts[what] += 1
         self._in_a_row[worker] += 1
         return self._in_a_row[worker]
 
     def died(self) -> None:
-        """A worker process is gone."""
-        self._counts["died"] += 1
+        """Count the death of a worker."""
+        self._counts[DIED] += 1
 
     def retired(self, worker: int) -> None:
-        """The run goes on without it."""
+        """Remember that the run continues without this worker."""
         self._retired.add(worker)
 
     def fine(self, worker: int) -> None:
-        """A good update came."""
+        """Reset the count of consecutive faults: a good update arrived."""
         self._in_a_row.pop(worker, None)
 
-    def first(self, words: str) -> bool:
-        """Whether this has not been shown yet."""
-        new = words not in self._shown
-        self._shown.add(words)
+    def first(self, text: str) -> bool:
+        """Return whether this text has not been shown yet, and remember it."""
+        new = text not in self._shown
+        self._shown.add(text)
         return new
 
     def load(self, journal: Iterable[Mapping[str, Any]]) -> None:
-        """What had gone wrong before a resume. Retired workers get another chance: the user may have mended them."""
+        """Count the faults before a resume. Retired workers get another chance: the user may have fixed them."""
         for row in journal:
             event = row.get("event")
             if event in self._counts:
@@ -77,6 +79,6 @@ class Troubles:
 
     @property
     def faults(self) -> Faults:
-        """All of it."""
+        """The counts so far."""
         counts = self._counts
-        return Faults(counts["rejected"], counts["failed"], counts["died"], tuple(sorted(self._retired)))
+        return Faults(counts[REJECTED], counts[FAILED], counts[DIED], tuple(sorted(self._retired)))

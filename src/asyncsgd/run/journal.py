@@ -1,7 +1,7 @@
 """The events of journal.jsonl: their names, and what each row holds beside ``event``, ``iteration`` and ``seconds``.
 
-The journal is what a replay needs beside the trace: whatever changed the run and is not a job. Rows are in the order in
-which things happened. A reader ignores events that it does not know, so new ones need no new format.
+A replay needs the journal beside the trace: it holds everything that changed the run and is not a job. Rows are in the
+order of time. A reader ignores events that it does not know, so a new event does not need a new format.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ STARTED, RESUMED, ENDED = "started", "resumed", "ended"
 JOINED, LEFT, DRAINED = "joined", "left", "drained"
 STEP_CHANGED, STATE_RESET = "step_changed", "state_reset"
 REJECTED, FAILED, DIED, RETIRED = "rejected", "failed", "died", "retired"
-DIVERGED, STOPPED, DIAGNOSED = "diverged", "stopped", "diagnosed"
+DIVERGED, STOPPED, STOPPED_EARLY, DIAGNOSED = "diverged", "stopped", "stopped_early", "diagnosed"
 
 FIELDS: dict[str, tuple[str, ...]] = {
     STARTED: ("threads", "transport", "jobs"),
@@ -27,7 +27,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
     RETIRED: ("worker", "reason"),
     DIVERGED: (),
     STOPPED: ("reason",),
+    STOPPED_EARLY: ("reason",),
     DIAGNOSED: ("problems", "facts"),
 }
-"""The fields of every event. ``drained``: from here on no job is handed out. ``step_changed``: steps are multiplied by
-``factor`` from this iteration on. ``state_reset``: the worker forgot the state that it keeps between jobs."""
+"""The fields of every event. ``drained``: no job is handed out from here on. ``step_changed``: steps are multiplied by
+``factor`` from this iteration on. ``state_reset``: the worker lost the state that it keeps between jobs. ``stopped``:
+an error stopped the run. ``stopped_early``: a callback stopped it."""

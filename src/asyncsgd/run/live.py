@@ -1,4 +1,4 @@
-"""Looks at a run directory again and again; each look reads only what is new."""
+"""Follow a run directory while it grows; each refresh reads only what is new."""
 
 from __future__ import annotations
 
@@ -15,30 +15,40 @@ from asyncsgd.core.errors import BadRunDirectory, Torn
 from asyncsgd.format import jsonable
 from asyncsgd.run.directory import in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, since_start
+from asyncsgd.run.journal import (
+    DIAGNOSED,
+    DIED,
+    DIVERGED,
+    FAILED,
+    JOINED,
+    LEFT,
+    REJECTED,
+    RESUMED,
+    RETIRED,
+    STOPPED,
+    STOPPED_EARLY,
+)
 from asyncsgd.run.read import read_config
 from asyncsgd.run.tail import Lines, Log, Tally
 from asyncsgd.run.view import fault_counts, faults_of, word
 from asyncsgd.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# How a run stands at one moment: what the terminal draws and what a program reads.
-
 
 @dataclass(frozen=True)
 class WorkerSeen:
-    """One worker."""
+    """One worker at one moment."""
 
     worker: int
     state: str
-    """working, idle, retired or gone; empty if the run is over."""
+    """working, idle, retired or gone; empty if the run has ended."""
     jobs: int
-    """Updates of it that arrived."""
+    """Number of its updates that arrived."""
     mean_delay: float | None
     in_flight: int
     last_seen: float | None
     """Seconds since its last update arrived."""
     faults: int
-    """Jobs of it that were lost or rejected."""
+    """Number of its jobs that were lost or rejected."""
     deaths: int
 
 
@@ -54,7 +64,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Frame:
-    """How a run stands."""
+    """The state of a run at one moment, as the terminal draws it and as ``--json`` prints it."""
 
     directory: str
     ending: Ending
@@ -63,11 +73,11 @@ class Frame:
     iterations: int
     """Updates that have arrived."""
     seconds: float
-    """On the clock of the run."""
+    """Time on the clock of the run."""
     silent: float
-    """Seconds since its files last grew; 0 if it is over."""
+    """Seconds since its files last grew; 0 if the run has ended."""
     updates_per_second: float
-    """Updates, lately, 0 before the first one; over all its time if it is over."""
+    """Recent speed, 0 before the first update; the mean speed if the run has ended."""
     left: float | None
     """Seconds to the last iteration at this speed."""
     average_delay: float | None
@@ -76,10 +86,10 @@ class Frame:
     """(delay, jobs), for delays that occurred."""
     in_flight: int
     alive: int
-    """Workers."""
+    """Number of workers that are alive."""
     workers: tuple[WorkerSeen, ...]
     jobs: Mapping[str, int]
-    """How many ended how."""
+    """Number of jobs by outcome."""
     faults: Mapping[str, int]
     """Deaths, exceptions, rejected updates and retired workers: what `RunView.headline` calls faults."""
     metrics: Mapping[str, tuple[float, ...]]
@@ -93,11 +103,11 @@ class Frame:
 
     @property
     def sentence(self) -> str:
-        """How it ended, or how to resume it."""
+        """How the run ended, and how to resume it."""
         return self.ending.sentence(Path(self.directory))
 
     def headline(self) -> dict[str, Any]:
-        """Return the frame for JSON, under the names of `asyncsgd.run.view.RunView.headline` where that has them."""
+        """Return the frame for JSON, with the names of `asyncsgd.run.view.RunView.headline`."""
         row = {name: value for name, value in asdict(self).items() if name not in ("ending", "workers")}
         row["metrics"] = {name: values[-1] for name, values in self.metrics.items() if values}
         row |= {"state": str(self.ending.kind), "sentence": self.sentence}
@@ -108,22 +118,22 @@ class Frame:
 
 
 NOTED = {
-    "died": "worker {worker} {reason}",
-    "failed": "worker {worker}, job {job}: {reason}",
-    "rejected": "worker {worker}, job {job} was rejected: {reason}",
-    "retired": "worker {worker} is retired: {reason}",
-    "diverged": "the loss is no finite number",
-    "stopped": "stopped: {reason}",
-    "stopped_early": "stopped early: {reason}",
-    "resumed": "resumed",
+    DIED: "worker {worker} {reason}",
+    FAILED: "worker {worker}, job {job}: {reason}",
+    REJECTED: "worker {worker}, job {job} was rejected: {reason}",
+    RETIRED: "worker {worker} is retired: {reason}",
+    DIVERGED: "the loss is not finite",
+    STOPPED: "stopped: {reason}",
+    STOPPED_EARLY: "stopped early: {reason}",
+    RESUMED: "resumed",
 }
-"""Events of the journal that a user should know of, in words."""
+"""The notes that a user sees, by event of the journal."""
 NOTES = 50
-"""So many of the newest are kept."""
+"""Number of notes in a frame; the newest are kept."""
 
 
 class Watcher:
-    """One run directory. ``look()`` says how the run stands now.
+    """Watches one run directory. ``look()`` returns the current state of the run.
 
     >>> import tempfile, asyncsgd as asgd
     >>> folder = tempfile.mkdtemp()
@@ -150,7 +160,7 @@ class Watcher:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         for tail in self._tails:
             tail.close()
 
@@ -160,11 +170,9 @@ class Watcher:
         self._rows: list[dict[str, Any]] = []
         self._events: list[dict[str, Any]] = []
 
-    # ------------------------------------------------------------------------------------------ looking
-
     def look(self) -> Frame:
-        """Read what is new, and say how the run stands."""
-        running = in_use(self.path)  # first: if nobody trains here, then what is read below is all there will be
+        """Read what is new, and return the state of the run."""
+        running = in_use(self.path)  # first: if no process trains here now, then the files read below are complete
         config = read_config(self.path)
         try:
             self._read()
@@ -177,7 +185,7 @@ class Watcher:
         return self._frame(config, running)
 
     def _read(self) -> None:
-        # Whoever resumes a run replaces its log and shortens the other files: then nothing read before holds.
+        # A resume replaces trace.log and shortens the other files: then start over.
         if any([tail.look() for tail in self._tails]):
             self._forget()
             for tail in self._tails:
@@ -187,9 +195,7 @@ class Watcher:
         self._rows.extend(self._metrics.news())
         self._events.extend(self._journal.news())
         if not self._tally.workers and not self._log.path.exists() and (self.path / "trace.parquet").exists():
-            self._tally.add(Trace.read(self.path / "trace.parquet").jobs)  # somebody has tidied up
-
-    # ------------------------------------------------------------------------------------------ seeing
+            self._tally.add(Trace.read(self.path / "trace.parquet").jobs)  # the user has deleted trace.log
 
     def _frame(self, config: dict[str, Any], running: bool) -> Frame:
         tally = self._tally
@@ -227,24 +233,24 @@ class Watcher:
         )
 
     def _seconds(self) -> float:
-        """The clock of the run when it last wrote; its diagnosis comes after its end."""
-        said = (_number(row, "seconds") for row in self._events if row.get("event") != "diagnosed")
+        """Return the run's clock when it last wrote. The diagnosis is written after the end, so it does not count."""
+        journalled = (_number(row, "seconds") for row in self._events if row.get("event") != DIAGNOSED)
         measured = (_number(row, "time") for row in self._rows[-1:])
-        return max(self._tally.latest, *said, *measured, 0.0)
+        return max(self._tally.latest, *journalled, *measured, 0.0)
 
     def _alive(self) -> set[int]:
         alive: set[int] = set()
         for row in since_start(self._events):
-            if row.get("event") == "joined":
+            if row.get("event") == JOINED:
                 alive.add(row["worker"])
-            elif row.get("event") == "left":
+            elif row.get("event") == LEFT:
                 alive.discard(row["worker"])
         return alive
 
     def _workers(self, alive: set[int], running: bool, seconds: float) -> tuple[WorkerSeen, ...]:
         tally = self._tally
-        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == "retired"}
-        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == "died")
+        retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == RETIRED}
+        deaths = Counter(row.get("worker") for row in self._events if row.get("event") == DIED)
         flying = Counter(worker for worker, _, _ in tally.in_flight.values())
         means = tally.per_worker()
 
@@ -285,9 +291,9 @@ def _number(row: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
 
 def _notes(row: dict[str, Any]) -> list[Note]:
     event, seconds, iteration = row.get("event"), _number(row, "seconds"), int(_number(row, "iteration"))
-    if event == "diagnosed":  # in reverse, as the journal is read backwards
+    if event == DIAGNOSED:  # reversed, because the journal is read backwards
         return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
     if event not in NOTED:
         return []
-    words = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "nobody knows why"} | row)
-    return [Note(seconds, iteration, words, bad=event not in ("resumed", "stopped_early"))]
+    text = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "unknown reason"} | row)
+    return [Note(seconds, iteration, text, bad=event not in (RESUMED, STOPPED_EARLY))]

@@ -1,4 +1,4 @@
-"""What a command line names: a task as ``module:name``, a method by its recipe, an engine by what run.json says."""
+"""Look up what the command line names: a task as ``module:name``, a method by its recipe, an engine by its options."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ OPTIONS = (
     "local_stepsize",
     "compressed",
 )
-"""What a command line says of the method by name; the rest goes through --set."""
+"""The options of a method that have a name on the command line; others go through --set."""
 PYTHON = {"True": True, "False": False, "None": None}
-"""What JSON writes in small letters: a text would pass for true."""
+"""Python's spelling of values that JSON writes in lower case; as text they would count as true."""
 NEEDS = ("num_cpus", "num_gpus", "resources", "threads")
-"""What a command line says of workers is said of all of them."""
+"""Options of a Ray worker; on the command line they apply to all workers."""
 
 
 def named_task(name: str) -> Task:
-    """The task that ``module:name`` names, or what the function of that name returns.
+    """Return the task that ``module:name`` names, or the one that a function of this name returns.
 
-    Modules are looked for in the current directory first.
+    Python looks for the module in the current directory first.
     """
     found = _named("task", name)
     if callable(found) and (isinstance(found, type) or not hasattr(found, "update")):
         try:
             inspect.signature(found).bind()
         except (TypeError, ValueError) as error:
-            fix = "give its parameters defaults, or name a task that it made"
+            fix = "give its parameters defaults, or name a task instead of a function"
             raise BadParameter("task", name, f"cannot be called without arguments ({error})", fix) from error
         found = _called(name, found)
     if not hasattr(found, "update"):
-        fix = "let it be a task such as asgd.tasks.torch(...), or a function that returns one"
+        fix = "name a task such as asgd.tasks.torch(...), or a function that returns one"
         raise BadParameter("task", name, f"is a {type(found).__name__}", fix)
     task: Task = found
     _NAMES[id(task)] = task, name
@@ -61,11 +61,11 @@ def named_task(name: str) -> Task:
 
 
 _NAMES: dict[int, tuple[Task, str]] = {}
-"""Tasks that were named, by identity. Each is kept, so that no other object gets its identity."""
+"""Tasks that were looked up, by identity. Keeping the task prevents another object from getting its identity."""
 
 
 def name_of(task: Any) -> str | None:
-    """Return the ``module:name`` that names a task: as `named_task` was given it, or where a module holds it.
+    """Return the ``module:name`` of a task: as passed to `named_task`, or where a module holds it.
 
     >>> from asyncsgd.testing.bench import Bowl
     >>> name_of(named_task("asyncsgd.testing.bench:Bowl")), name_of(Bowl())
@@ -90,14 +90,14 @@ def _called(name: str, function: Callable[[], Any]) -> Any:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{frame.filename}, line {frame.lineno}"
         raise UsageError(
-            f"{name}: calling it failed with {type(error).__name__}: {error} ({where}); mend it"
+            f"{name}: calling it failed with {type(error).__name__}: {error} ({where}); fix that line"
         ) from error
 
 
 def named_method(name: str, options: Mapping[str, Any]) -> Method:
-    """The recipe of this name called with these options, or ``module:name`` of your own.
+    """Return the method of this name, or of a ``module:name``, with these options.
 
-    Errors name the options as the command line has them.
+    Errors spell options as on the command line.
 
     >>> named_method("federated_async_sgd", {"stepsize": 0.1, "concurrency": 4}).name
     'federated_async_sgd'
@@ -109,7 +109,7 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
         if _makes(found):
             return recipes.make(name, options, found)
         if not isinstance(found, Method):
-            fix = "let it be a method such as asgd.async_sgd(0.1), or a function that returns one"
+            fix = "name a method such as asgd.async_sgd(0.1), or a function that returns one"
             raise BadParameter("method", name, f"is a {type(found).__name__}", fix)
         return recipes.adapt(found, options)
     except BadParameter as error:
@@ -120,7 +120,7 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
 
 
 def _makes(found: Any) -> bool:
-    """Whether it is to be called: a model, say, can be called too, but takes no step."""
+    """Return whether an object is a recipe to call; other objects may be callable too."""
     try:
         parameters = inspect.signature(found).parameters
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def _makes(found: Any) -> bool:
 
 
 def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
-    """The options of a method: those given by name, None where nothing was said, and pairs of ``--set``.
+    """Return the options of a method: those with a name (None: left out), and the pairs of ``--set``.
 
     >>> method_options({"stepsize": 0.1, "clip": None, "optimizer": "adamw"}, ["optimizer.beta1=0.8"])
     {'stepsize': 0.1, 'optimizer': {'kind': 'adamw', 'beta1': 0.8}}
@@ -149,7 +149,7 @@ def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, 
 
 
 def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
-    """The engine that run.json describes, with changes; where there are others than before, nobody pretends any more.
+    """Return the engine that run.json describes, with changes. A new number of workers resets slowdown and seconds.
 
     >>> named_engine({"engine": "processes", "workers": 2, "seconds": [0, 1]}, {"threads": 1}).describe()["seconds"]
     (0.0, 1.0)
@@ -164,21 +164,23 @@ def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> En
         case "ray":
             return _on_ray(options, dict(changes))
     if "workers" not in changes:
-        fix = "go on with resume=True in Python, or pass --workers to go on with worker processes"
+        fix = "resume in Python with resume=True, or pass --workers to resume with worker processes"
         raise UsageError(f"engine {described.get('engine')!r} cannot be started from the command line; {fix}")
     return processes(**_known(processes, dict(changes), "--engine ray"))
 
 
 def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
-    """Groups of workers stay what they are, but for what is said of all."""
+    """Return a Ray engine with the groups of before, changed by the options that apply to all workers."""
     groups = [Group(**group) for group in options.pop("groups", [])] or [Group(options["workers"])]
-    options.pop("transport", None)  # the method says how updates are encoded
+    options.pop("transport", None)  # the method defines how updates are encoded
     needs = {name: changes.pop(name) for name in NEEDS if name in changes}
     workers = changes.pop("workers", None)
     if workers is not None:
         if len(groups) > 1 and not needs:
-            fix = "say what each of them needs too (--num-cpus, --num-gpus, --resource), or go on in Python with groups"
-            raise BadParameter("--workers", workers, f"does not say how many of each of the {len(groups)} groups", fix)
+            fix = (
+                "also pass what each worker needs (--num-cpus, --num-gpus, --resource), or resume in Python with groups"
+            )
+            raise BadParameter("--workers", workers, f"is ambiguous: the run has {len(groups)} groups of workers", fix)
         groups = [replace(groups[0] if len(groups) == 1 else Group(1), workers=workers)]
     options["workers"] = [replace(group, **needs) for group in groups]
     if "at_least" in options:
@@ -187,23 +189,25 @@ def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
     directory = options.pop("working_dir", None)
     if directory is not None:
         if not os.path.isdir(directory):
-            raise BadParameter("--working-dir", directory, "is no directory", "pass the one that holds your modules")
+            raise BadParameter(
+                "--working-dir", directory, "is not a directory", "pass the folder that holds your modules"
+            )
         options["runtime_env"] = {"working_dir": os.path.abspath(directory)}
     return ray(**_known(ray, options, "--engine processes"))
 
 
 def _known(recipe: Callable[..., Engine], options: dict[str, Any], other: str) -> dict[str, Any]:
-    """The same options, if the recipe takes them all."""
+    """Return the options if the engine takes all of them; else refuse the first unknown one."""
     for name, value in options.items():
         if name not in inspect.signature(recipe).parameters:
-            raise BadParameter(f"--{name.replace('_', '-')}", value, "is for another engine", f"pass {other}")
+            raise BadParameter(f"--{name.replace('_', '-')}", value, "is an option of another engine", f"pass {other}")
     return options
 
 
 def settings(
     pairs: Iterable[str], option: str = "--set", example: str = "name=value, for instance concurrency=4"
 ) -> dict[str, Any]:
-    """Options given as ``name=value``; a value is read as JSON, or as Python writes it, where it is some.
+    """Return options written as ``name=value``. A value is read as JSON or as a Python constant, else as text.
 
     >>> settings(["concurrency=4", "weights=linear", "early=False"])
     {'concurrency': 4, 'weights': 'linear', 'early': False}
@@ -221,7 +225,7 @@ def settings(
 
 
 def numbers(name: str, text: str | None) -> list[float] | None:
-    """Numbers with commas between them.
+    """Return numbers that are separated by commas.
 
     >>> numbers("slowdown", "1,1,10")
     [1.0, 1.0, 10.0]
@@ -231,11 +235,11 @@ def numbers(name: str, text: str | None) -> list[float] | None:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise BadParameter(name, text, "is no list of numbers", "write one per worker: 1,1,1,10") from error
+        raise BadParameter(name, text, "is not a list of numbers", "write one per worker: 1,1,1,10") from error
 
 
 def fresh_directory(name: str) -> Path:
-    """``runs/name-1``, or the next number that is free."""
+    """Return ``runs/name-1``, or the next number that is free."""
     base = name.rpartition(":")[2] or "run"
     number = 1
     while (path := Path("runs") / f"{base}-{number}").exists():
@@ -244,7 +248,7 @@ def fresh_directory(name: str) -> Path:
 
 
 def look_here() -> None:
-    """Look for modules in the current directory too, as Python does for a script: a task may come from one there."""
+    """Let Python find modules in the current directory, as it does for a script."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
@@ -252,7 +256,8 @@ def look_here() -> None:
 def _named(what: str, name: str) -> Any:
     module_name, colon, attribute = name.partition(":")
     if not colon or not attribute or not module_name or module_name.startswith("."):
-        raise BadParameter(what, name, "names nothing", f"write module:{what}, as in examples.digits:task")
+        problem = f"is missing the {what} name" if not colon else "is not a module and a name"
+        raise BadParameter(what, name, problem, f"write module:{what}, e.g. examples.digits:task")
     look_here()
     if module_name.endswith(".py"):
         fix = f"name the module: {module_name.removesuffix('.py').replace(os.sep, '.')}:{attribute}"
@@ -261,7 +266,7 @@ def _named(what: str, name: str) -> Any:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise UsageError(f"{name}: importing {module_name} failed: {error}; install what it needs") from error
+            raise UsageError(f"{name}: importing {module_name} failed: {error}; install the missing module") from error
         fix = f"run this where {module_name.replace('.', '/')}.py is, or install the package"
         raise BadParameter(what, name, f"cannot be found (no module {error.name!r})", fix) from error
     for part in attribute.split("."):

@@ -1,4 +1,4 @@
-"""The only loop over an engine: reports in, the server's answer out, everything written down."""
+"""The only loop over an engine: take the workers' reports, ask the server, send its commands, record everything."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
-from asyncsgd.run.finished import finished
+from asyncsgd.run.journal import DIED, ENDED, FAILED, JOINED, LEFT, REJECTED, RESUMED, RETIRED, STARTED, STOPPED
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
 from asyncsgd.run.recording import Recording
-from asyncsgd.run.results import TrainingRun
+from asyncsgd.run.results import TrainingRun, finished
 from asyncsgd.trace import Recorder
-
-# --------------------------------------------------------------------------------------------------------------
-# Ctrl-C and SIGTERM between two events, never in the middle of one: the state that is then saved is whole.
 
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM is only noted; a second one acts at once, as usual."""
+    """Postpone the first SIGINT or SIGTERM until the event at hand is handled; a second signal acts at once.
+
+    A signal in the middle of an event would save a state that is half updated. The loop therefore reads ``received``
+    between two events. Python runs signal handlers in the main thread only, so elsewhere nothing is installed.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -44,7 +45,10 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's, so not ours to restore
+                if signal.getsignal(number) not in (
+                    signal.SIG_IGN,
+                    None,
+                ):  # None: installed by C code, so Python cannot restore it
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -66,12 +70,12 @@ class Interrupts:
 
     @staticmethod
     def raise_it(received: signal.Signals, iteration: int, directory: Path | None) -> NoReturn:
-        """What the signal asked for, now that everything is saved."""
-        kept = f"saved in {directory}: go on with resume=True" if directory else "nothing was kept (no directory)"
-        words = f"stopped by {received.name} at iteration {iteration}; {kept}"
+        """End the call as the signal asked, after everything was saved."""
+        kept = f"saved in {directory}: continue with resume=True" if directory else "nothing was saved (no directory)"
+        text = f"stopped by {received.name} at iteration {iteration}; {kept}"
         if received is signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
-        raise KeyboardInterrupt(words)
+        raise KeyboardInterrupt(text)
 
 
 class Loop:
@@ -89,23 +93,23 @@ class Loop:
     # ------------------------------------------------------------------------------------------ from start to end
 
     def run(self) -> TrainingRun:
-        """Start the workers, loop, and sum up."""
+        """Start the workers, run the loop, and return the result."""
         request = self._request
-        checkpoint = self._look()
+        checkpoint = self._find_checkpoint()
         if checkpoint is not None and self._files is not None:
             done = finished(self._files.path, request, checkpoint)
-            if done is not None:  # nothing is started or written, and no logger opens its run again
+            if done is not None:  # start and write nothing, so that no logger opens its run again
                 self._record.note(done[1])
                 return done[0]
         if request.engine.opening is not None:
             self._record.note(request.engine.opening)
-        with request.engine.start(request.task, request.method.work, request.task.initial()) as crew:
-            self._begin(crew, checkpoint)
+        with request.engine.start(request.task, request.method.work, request.task.initial()) as pool:
+            self._begin(pool, checkpoint)
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
                 with self._rescued():
-                    self._loop(crew, interrupts)
-                    self._settle(crew, interrupts)
+                    self._loop(pool, interrupts)
+                    self._settle(pool, interrupts)
                 interrupted = interrupts.received
         run = self._summary(interrupted)
         for hook in self._hooks.end:
@@ -114,8 +118,8 @@ class Loop:
             interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
         return run
 
-    def _look(self) -> Checkpoint | None:
-        """What there is to go on from; whatever stands against it is said before anything is started."""
+    def _find_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint to resume from, if any. Refuse a resume that cannot work before workers start."""
         checkpoint = None
         if self._files is not None and self._files.begun:
             before = configuration.read(self._files.path)
@@ -126,61 +130,61 @@ class Loop:
                 self._record.note(complaint)
         return checkpoint
 
-    def _begin(self, crew: WorkerPool, checkpoint: Checkpoint | None) -> None:
+    def _begin(self, pool: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
         package = None
         if self._files is not None:
-            said, package = stored.package(request.task, request.method)
-            config = {**config, "job": said}
-        fast = ready(crew.dtype)
+            entry, package = stored.package(request.task, request.method)
+            config = {**config, "job": entry}
+        fast = ready(pool.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
         if checkpoint is not None and self._files is not None:
-            self._server = Server.restore(checkpoint.state, request.method, crew.allocate, fast)
+            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
-            with self._rescued():  # from here on the files are those of the resumed run
-                self._resume(crew, self._files, noise)
+            with self._rescued():  # from here on, the files belong to the resumed run
+                self._resume(pool, self._files, noise)
             return
-        self._server = Server(request.task.initial(), request.method, request.seed, crew.allocate, fast)
+        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast)
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
-        record.announce("started")
+        record.announce(STARTED)
         record.measure(at=0.0)
-        if self._files is not None:  # now, as a task that cannot be evaluated is not a run to be kept
+        if self._files is not None:  # only now: a task that cannot be evaluated leaves no directory
             named = config["job"]["task"] is not None
             self._files.begin(config, package, recorder, request.task.initial() if named else None)
-        record.open(self._server, recorder, 0.0)  # the first evaluation is not part of the time
+        record.open(self._server, recorder, 0.0)  # start the clock again: the first evaluation does not count
         self._reseed(noise)
-        record.save()  # before any job: a directory without a checkpoint has then lost it (`check_resumable`)
+        record.save()  # before any job, so that a directory without a checkpoint must have lost it (`check_resumable`)
 
-    def _resume(self, crew: WorkerPool, files: RunDirectory, noise: int | None) -> None:
+    def _resume(self, pool: WorkerPool, files: RunDirectory, noise: int | None) -> None:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         record.troubles.load(configuration.journal(files.path))
         record.resumed_at = self._server.iteration
-        record.announce("resumed")
+        record.announce(RESUMED)
         self._reseed(noise)
-        for worker in self._server.workers:  # they are gone with the process that had started them
-            record.worker(worker, "left")
-            self._handle(crew, Left(worker))
+        for worker in self._server.workers:  # they ended with the process that had started them
+            record.worker(worker, LEFT)
+            self._handle(pool, Left(worker))
         if record.evaluator.due(self._server.iteration):
-            record.measure()  # the run was stopped by this very evaluation
+            record.measure()  # this evaluation stopped the run before
         files.continued()
 
     def _reseed(self, noise: int | None) -> None:
-        """Never draw the same noise for two sums, also where a resume makes a version again."""
+        """Draw noise from a new seed, so that a resume that repeats a version never repeats its noise."""
         if noise is not None:
             self._server.reseed(noise)
             if self._files is not None:
                 self._files.remember_noise(self._server.iteration, noise)
 
-    def _loop(self, crew: WorkerPool, interrupts: Interrupts) -> None:
+    def _loop(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         self._record.begin()
         while not self._over() and interrupts.received is None:
-            for report in crew.poll(TICK):
-                if isinstance(report, Note) or not self._over():  # what was noted is not said again
-                    self._take(crew, report)
+            for report in pool.poll(TICK):
+                if isinstance(report, Note) or not self._over():  # a note is reported only once, so take it in any case
+                    self._take(pool, report)
             self._record.tick()
 
     def _over(self) -> bool:
@@ -189,21 +193,21 @@ class Loop:
         ended = reached or record.diverged is not None or record.control.reason is not None
         return ended or self._server.iteration >= self._request.iterations
 
-    def _settle(self, crew: WorkerPool, interrupts: Interrupts) -> None:
-        """The end is measured and written down, whatever ended it."""
+    def _settle(self, pool: WorkerPool, interrupts: Interrupts) -> None:
+        """Evaluate and save the final model, whatever ended the loop."""
         record, background = self._record, self._request.evaluation.background
         if background or record.should_stop():
-            record.save()  # now, as what follows may take long, and whoever asked us to stop may lose patience
+            record.save()  # first: an evaluation may take long, and a second signal may end the process
         record.catch_up()
         measured = record.evaluator.last == self._server.iteration
         if record.diverged is None and not measured and not (background and record.should_stop()):
             record.measure()
-        self._seconds = record.seconds  # now: stopping the workers takes time too
+        self._seconds = record.seconds  # before the workers stop, which takes time too
         if interrupts.received is None:
-            for note in crew.finish():
-                self._take(crew, note)
+            for note in pool.finish():
+                self._take(pool, note)
         signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
-        record.journal("ended", seconds=self._seconds, workers=len(self._server.workers), **signal)
+        record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **signal)
         record.save()
 
     @contextmanager
@@ -215,20 +219,20 @@ class Loop:
             raise
 
     def _rescue(self, error: Exception) -> None:
-        """Something stops the run: the user's evaluation or callback, the engine, a full disk. Keep what there is."""
+        """Save the run after an error: in the user's evaluation or callback, in the engine, or of a full disk."""
         try:
             lines = str(error).splitlines()
             reason = (lines or [type(error).__name__])[0]
-            self._record.journal("stopped", reason=reason)
+            self._record.journal(STOPPED, reason=reason)
             if self._server.torn:
-                kept = "nothing was kept, as there is no directory"
+                kept = "nothing was saved, because the run has no directory"
                 if self._files is not None:
-                    kept = "the last checkpoint is whole: fix the part and resume with resume=True"
+                    kept = "the last checkpoint is intact: fix the part and resume with resume=True"
                     self._record.flush()
                 error.add_note(f"A part of the method raised half-way, so the run stopped without saving; {kept}.")
             else:
                 self._record.save()
-        except Exception as second:  # the first error is the one to tell about
+        except Exception as second:  # the first error is the one to report
             if str(second) != str(error):
                 error.add_note(f"(and no checkpoint could be written then: {second!r})")
 
@@ -256,22 +260,22 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ one report
 
-    def _take(self, crew: WorkerPool, report: Report) -> None:
+    def _take(self, pool: WorkerPool, report: Report) -> None:
         record = self._record
         match report:
             case Arrived():
-                self._arrived(crew, report)
+                self._arrived(pool, report)
             case Lost(job=job) | Rejected(job=job) | Failed(job=job) if not self._in_flight(job):
-                pass  # a report before this one, in the same list, had it cancelled or its worker retired
+                pass  # an earlier report of the same list cancelled the job or retired its worker
             case Lost():
-                self._handle(crew, report)
+                self._handle(pool, report)
             case Rejected(job=job, worker=worker, reason=reason):
-                self._rejected(crew, worker, job, reason)
+                self._rejected(pool, worker, job, reason)
             case Failed():
-                self._failed(crew, report)
+                self._failed(pool, report)
             case Died(worker=worker, reason=reason):
                 record.troubles.died()
-                record.worker(worker, "died", reason=reason)
+                record.worker(worker, DIED, reason=reason)
                 record.note(f"worker {worker} {reason}")
             case Note(event=event, details=details, message=message):
                 record.journal(event, **details)
@@ -279,82 +283,84 @@ class Loop:
                     record.note(message)
             case Joined(workers=workers):
                 for worker in workers:
-                    record.worker(worker, "joined")
-                self._handle(crew, report)
-            case Left(worker=worker) if worker in self._server.workers:  # else it has been retired
-                record.worker(worker, "left")
-                self._handle(crew, report)
+                    record.worker(worker, JOINED)
+                self._handle(pool, report)
+            case Left(worker=worker) if worker in self._server.workers:  # else the worker was retired
+                record.worker(worker, LEFT)
+                self._handle(pool, report)
 
-    def _arrived(self, crew: WorkerPool, report: Arrived) -> None:
+    def _arrived(self, pool: WorkerPool, report: Arrived) -> None:
         server = self._server
         try:
             reply = server.handle(report)
         except WorkerError as error:
             if server.torn or isinstance(error, UnknownJob):
-                raise  # by a part of the method, half-way; or the engine is wrong, and there is no job to give up
+                raise  # a part of the method raised half-way, or the engine reported a job that does not exist
             if isinstance(error, EndedJob):
-                return  # an answer to a job that was given up: dropped, as the server says
+                return  # the job has ended meanwhile, so its update is dropped
             owner = next(job.worker for job in server.in_flight if job.id == report.job)
-            self._rejected(crew, owner, report.job, str(error))
+            self._rejected(pool, owner, report.job, str(error))
             return
         self._record.event(reply, report.update)
-        crew.used(report)
+        pool.used(report)
         for command in reply.commands:
-            crew.execute(command)
+            pool.execute(command)
         self._record.arrived(reply.ended[0])
 
-    def _handle(self, crew: WorkerPool, event: Event) -> None:
+    def _handle(self, pool: WorkerPool, event: Event) -> None:
         reply = self._server.handle(event)
         self._record.event(reply)
         for command in reply.commands:
-            crew.execute(command)
+            pool.execute(command)
 
-    def _rejected(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
+    def _rejected(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        in_a_row = record.troubles.count("rejected", worker)
-        record.worker(worker, "rejected", job=job, reason=why)
-        if record.troubles.first("rejected"):
-            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model is as it was")
+        in_a_row = record.troubles.count(REJECTED, worker)
+        record.worker(worker, REJECTED, job=job, reason=why)
+        if record.troubles.first(REJECTED):
+            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
-            self._handle(crew, Lost(job, Outcome.REJECTED))
+            self._handle(pool, Lost(job, Outcome.REJECTED))
             return
-        # Retired first, so that its job goes to somebody else.
-        self._retire(crew, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
+        # Retire the worker first, so that the job goes to another one.
+        self._retire(pool, worker, job, f"{in_a_row} updates in a row were rejected: {why}")
 
-    def _retire(self, crew: WorkerPool, worker: int, job: int, why: str) -> None:
+    def _retire(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
         record.troubles.retired(worker)
-        record.worker(worker, "retired", reason=why)
+        record.worker(worker, RETIRED, reason=why)
         record.note(f"worker {worker} is retired: {why}")
-        crew.retire(worker)
-        record.worker(worker, "left")
-        self._handle(crew, Lost(job, Outcome.REJECTED))
-        self._handle(crew, Left(worker))
+        pool.retire(worker)
+        record.worker(worker, LEFT)
+        self._handle(pool, Lost(job, Outcome.REJECTED))
+        self._handle(pool, Left(worker))
         if not self._server.workers:
             if not is_finite(self._server.x):
                 record.diverge(self._server.iteration)
             elif record.evaluator.last != self._server.iteration:
-                record.measure()  # a model that is finite can be far off: then its loss says so
+                record.measure()  # the model is finite, but its loss may not be
             if record.diverged is not None:
                 return
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
-    def _failed(self, crew: WorkerPool, report: Failed) -> None:
+    def _failed(self, pool: WorkerPool, report: Failed) -> None:
         record = self._record
-        in_a_row = record.troubles.count("failed", report.worker)
-        last = report.error.strip().splitlines()[-1] if report.error.strip() else "no words"
-        record.worker(report.worker, "failed", job=report.job, reason=last)
+        in_a_row = record.troubles.count(FAILED, report.worker)
+        last = report.error.strip().splitlines()[-1] if report.error.strip() else "no message"
+        record.worker(report.worker, FAILED, job=report.job, reason=last)
         if record.troubles.first(where(report.error)):
             record.note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
-        self._handle(crew, Lost(report.job))
+        self._handle(pool, Lost(report.job))
         if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
                 f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
-                "mend the task and go on with resume=True"
+                "fix the task and resume with resume=True"
             )
-            error.add_note(f"In worker {report.worker}:\n{report.error}")  # whoever listens has been shown it
+            error.add_note(
+                f"In worker {report.worker}:\n{report.error}"
+            )  # callbacks have received the traceback already
             raise error
 
     def _in_flight(self, job: int) -> bool:

@@ -1,4 +1,4 @@
-"""Lines that are on the disk before anything goes on, and that no resume takes back."""
+"""Append-only ledgers: lines that reach the disk before the run continues, and that a resume never removes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncsgd._files import create
+from asyncsgd._files import create, writing
 from asyncsgd.core.errors import BadRunDirectory, Damage
-from asyncsgd.run.writing import writing
 from asyncsgd.trace.sealed import SUM, Mark, line, lines
 
 NOISE = "noise.jsonl"
-"""The seeds of noise: one line per start, with the iteration that it began at. As secret as what the noise hides."""
-
-
+"""Seeds of the noise: one line per start or resume, with its iteration. As secret as the updates that they protect."""
 RELEASES = "releases.jsonl"
-"""What privacy has cost: see `asyncsgd.flower.privacy`."""
+"""Privacy spent so far: see `asyncsgd.flower.privacy`."""
 LEDGERS = (NOISE, RELEASES)
 
 
 class Ledger:
-    """A file of JSON lines, readable by its owner alone; a line that a kill tore is cut off."""
+    """A file of JSON lines that only its owner can read. An incomplete last line, left by a kill, is cut off."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_bytes() if path.exists() else b""
         try:
             found = list(lines(text))
         except (Damage, ValueError) as error:
-            fix = "restore it from a backup, or begin a run in another directory"
+            fix = "restore it from a backup, or start a run in another directory"
             raise BadRunDirectory(f"{path} is damaged ({error}); {fix}") from error
         self.rows: list[dict[str, Any]] = [row for row, _ in found]
         mark = found[-1][1] if found else Mark()
@@ -39,7 +36,7 @@ class Ledger:
             os.ftruncate(self._file, mark.size)
             folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(folder)  # or its name may not survive a power cut
+                os.fsync(folder)  # else a power cut may lose the name of the file
             finally:
                 os.close(folder)
         except OSError:
@@ -47,21 +44,21 @@ class Ledger:
             raise
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Returns once the line is on the disk."""
+        """Add a line, and return once it is on the disk."""
         data, self._chain = line(row, self._chain)
         with writing(self._folder):
             while data:
-                data = data[os.write(self._file, data) :]  # a part that a full disk leaves is cut off as a torn line
+                data = data[os.write(self._file, data) :]  # a full disk may leave a part, which the next start cuts off
             os.fsync(self._file)
         self.rows.append(dict(row))
 
     def close(self) -> None:
-        """Nothing more is added."""
+        """Close the file."""
         os.close(self._file)
 
 
 def tail_mark(path: Path) -> Mark:
-    """How long a ledger is, and the checksum of all of it, from its last whole line alone."""
+    """Return the length and the checksum of a ledger, from its last complete line alone."""
     size = path.stat().st_size
     with path.open("rb") as file:
         reach = 1 << 12
@@ -78,7 +75,7 @@ def tail_mark(path: Path) -> Mark:
 
 
 def remember_noise(folder: Path, iteration: int, seed: int) -> None:
-    """A start at this iteration draws its noise from this seed."""
+    """Record that noise is drawn from this seed since this iteration."""
     ledger = Ledger(folder / NOISE)
     try:
         ledger.add({"iteration": iteration, "seed": seed})
@@ -87,7 +84,7 @@ def remember_noise(folder: Path, iteration: int, seed: int) -> None:
 
 
 def noise_seeds(rows: list[dict[str, Any]]) -> dict[int, int]:
-    """Iteration -> the seed from there on, without those of time that a resume took back.
+    """Return the seed that is used from each iteration on, without iterations that a resume undid.
 
     >>> noise_seeds([{"iteration": 0, "seed": 5}, {"iteration": 9, "seed": 6}, {"iteration": 4, "seed": 7}])
     {0: 5, 4: 7}

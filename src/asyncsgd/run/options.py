@@ -1,4 +1,4 @@
-"""What a run was asked for: the option values that users pass, and the request that the loop carries out."""
+"""The options of a run: the values that users pass, and the request that the loop carries out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from asyncsgd.core.validate import count, nearest, positive
 from asyncsgd.engines.base import Engine
 from asyncsgd.tasks.base import Task
 
-# --------------------------------------------------------------------------------------------------------------
-# When a run has got where it was to go: ``"accuracy >= 0.95"``.
-
 
 @dataclass(frozen=True)
 class Target:
-    """A metric and a bound on it.
+    """A metric and its bound, such as ``accuracy >= 0.95``: the run stops once the bound is met.
 
     >>> Target.parse("loss <= 0.1").met({"loss": 0.05})
     True
@@ -36,19 +33,19 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """From words such as ``accuracy >= 0.95``."""
+        """Return the target that a text such as ``accuracy >= 0.95`` describes."""
         found = re.fullmatch(r"\s*([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*", text) if isinstance(text, str) else None
         try:
             bound = float(found[3]) if found else math.nan
         except ValueError:
             bound = math.nan
         if found is None or not math.isfinite(bound):
-            fix = 'write a metric, one of <= >= < >, and a number: "accuracy >= 0.95"'
+            fix = 'write a metric, a comparison and a number, e.g. "accuracy >= 0.95"'
             raise BadParameter("until", text, "is not a target", fix)
         return cls(found[1], found[2].startswith(">"), bound, strict="=" not in found[2])
 
     def met(self, row: Mapping[str, Any]) -> bool:
-        """Whether these metrics are there."""
+        """Return whether these metrics meet the target."""
         if self.metric not in row:
             fix = nearest(self.metric, [name for name in row if name not in ("iteration", "time")])
             raise BadParameter("until", self.metric, "is not among the task's metrics", fix)

@@ -1,4 +1,4 @@
-"""What a run writes down and reports while it trains: trace, metrics, journal, checkpoints, callbacks.
+"""Record a run while it trains: trace, metrics, journal, checkpoints, callbacks.
 
 The loop decides what happens; a `Recording` only follows. It holds an `Evaluator`, a `Checkpointer`, a `JournalWriter`
 and a `Progress`, all of which live in the loop's thread.
@@ -21,8 +21,9 @@ from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK, Evaluator, Measured
 from asyncsgd.run.faults import Troubles
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, STOPPED_EARLY
 from asyncsgd.run.options import Checkpoints, RunRequest
-from asyncsgd.run.pace import Pace
+from asyncsgd.run.tail import Pace
 from asyncsgd.trace import Recorder, Trace
 
 
@@ -55,7 +56,7 @@ class Checkpointer:
         if sound and is_finite(server.x):
             state = server.state()
             points = state["update"]["points"]
-            # A resume gives up the jobs in flight, so no worker will read their points again.
+            # A resume drops the jobs in flight, so no worker will read their points again.
             points["live"] = {points["current"]: points["live"][points["current"]]}
             path = self._files.checkpoint(state, seconds, recorder, self._options.keep)
         else:
@@ -83,7 +84,7 @@ class JournalWriter:
 
 
 class Progress:
-    """How fast updates come and how late they are: the numbers of a `LiveView`."""
+    """Speed and delays of the updates: the numbers of a `LiveView`."""
 
     def __init__(self, iteration: int = 0) -> None:
         self._started_at = iteration
@@ -92,7 +93,7 @@ class Progress:
         self.per_second = 0.0
 
     def begin(self, now: float, iteration: int) -> None:
-        """The loop starts."""
+        """Start to measure: the loop starts."""
         self._next_tick = now
         self._pace = Pace(now, iteration)
 
@@ -107,7 +108,7 @@ class Progress:
         return self._delay_sum / max(1, iteration - self._started_at)
 
     def due(self, now: float) -> bool:
-        """Return whether callbacks are to hear of progress now."""
+        """Return whether it is time to call ``on_progress``."""
         return now >= self._next_tick
 
     def tick(self, now: float, iteration: int, workers: int) -> None:
@@ -116,7 +117,7 @@ class Progress:
         self.per_second = self._pace.per_second(now, workers)
 
     def ticked(self, now: float) -> None:
-        """Wait a tick from now on."""
+        """Make the next tick due a tick from now."""
         self._next_tick = now + TICK
 
 
@@ -143,7 +144,7 @@ class Recording:
         """Whether a signal has asked the run to stop."""
 
     def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
-        """Write about this server from now on; ``seconds`` had passed before a resume."""
+        """Record this server from now on; ``seconds`` had passed before a resume."""
         self._server, self._recorder = server, recorder
         self._good = server.iteration, server.output.copy()  # the last model known to be good, and its iteration
         self._progress = Progress(server.iteration)
@@ -158,12 +159,12 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Since the start, without the time between a stop and a resume."""
+        """Seconds since the start, without the time between a stop and a resume."""
         return time.monotonic() - self._start
 
     @property
     def jobs(self) -> int:
-        """How many were handed out so far."""
+        """Number of jobs handed out so far."""
         return len(self._recorder)
 
     # ------------------------------------------------------------------------------------------ one event
@@ -175,7 +176,7 @@ class Recording:
             self.files.add_fingerprint(fingerprint(update))
 
     def arrived(self, ended: Ended) -> None:
-        """Do whatever follows an arrival, once its commands are out: workers compute meanwhile."""
+        """Call hooks, evaluate and save after an arrival. Its commands were sent before, so workers are busy."""
         iteration = self._server.iteration
         self._progress.arrived(ended.iteration - ended.job.iteration)
         self.troubles.fine(ended.job.worker)
@@ -209,9 +210,9 @@ class Recording:
         """Journal that a callback stops the run; the loop reads ``control``."""
         if self.control.reason is not None and not self._stop_written:
             self._stop_written = True
-            self.journal("stopped_early", reason=self.control.reason)
+            self.journal(STOPPED_EARLY, reason=self.control.reason)
 
-    # ------------------------------------------------------------------------------------------ now and then
+    # ------------------------------------------------------------------------------------------ periodic work
 
     def view(self) -> LiveView:
         """Return how the run stands."""
@@ -243,7 +244,7 @@ class Recording:
         """Evaluate the task at the model; in the ``background`` at a copy, while updates arrive."""
         self.catch_up()
         if self.evaluator.busy and background:
-            return  # the run is to stop, and one at a time is evaluated
+            return  # the run is about to stop, and only one evaluation runs at a time
         x = self._server.output.copy()
         x.flags.writeable = False
         self.evaluator.begin(self._server.iteration, self.seconds if at is None else at, x, background=background)
@@ -251,9 +252,9 @@ class Recording:
             self.catch_up()
 
     def catch_up(self, *, wait: bool = True) -> None:
-        """Write down the evaluation that is under way; without ``wait`` only if it has ended.
+        """Record the evaluation that is under way; without ``wait``, only if it has finished.
 
-        A run that is to stop waits for none.
+        A run that is about to stop does not wait.
         """
         measured = self.evaluator.finished(wait=wait, should_stop=self.should_stop)
         if measured is not None:
@@ -279,12 +280,14 @@ class Recording:
             self.note("the loss is blowing up:\n" + "\n".join(f"  {line}" for line in (*seen.problems, *seen.facts)))
 
     def diverge(self, iteration: int) -> None:
-        """Write down that the model of this iteration is not finite, or its loss is not."""
+        """Record that the model of this iteration, or its loss, is not finite."""
         self.diverged = iteration
-        self.journal("diverged", iteration=iteration)  # may be behind the server's: it was measured meanwhile
+        self.journal(
+            DIVERGED, iteration=iteration
+        )  # may be older than the server's iteration: updates arrive during an evaluation
 
     def save(self) -> None:
-        """Write a checkpoint, unless the model has blown up; the initial model is good, whatever its loss is."""
+        """Write a checkpoint, unless the run has diverged; the initial model is always saved."""
         if self._checkpointer is None:
             return
         sound = self.diverged is None or self._server.iteration == 0
@@ -295,12 +298,12 @@ class Recording:
                 hook(view, path)
 
     def flush(self) -> None:
-        """Write down what there is, without a checkpoint."""
+        """Write everything recorded so far, without a checkpoint."""
         if self.files is not None:
             self.files.flush(self._recorder)
 
     def tick(self) -> None:
-        """Report progress, and do what is due by the clock; most calls find that nothing is."""
+        """Report progress and do what is due by the clock. Most calls return at once."""
         self.catch_up(wait=False)
         now = time.monotonic()
         if not self._progress.due(now):
@@ -319,7 +322,7 @@ class Recording:
     # ------------------------------------------------------------------------------------------ the end
 
     def trace(self) -> Trace:
-        """Return what has happened so far."""
+        """Return the trace so far."""
         if self.files is not None:
             return self.files.trace(self._recorder, self._server.concurrency)
         return self._recorder.trace(final_concurrency=self._server.concurrency)
@@ -349,7 +352,7 @@ class Recording:
         good, x = (None, self._server.output) if self.diverged is None else self._good
         x = x.copy()
         seen = self.diagnose(trace, x, hurry=hurry)
-        if self.files is not None:  # for reports; a resume forgets it, as it forgets all that is after its checkpoint
-            self.journal("diagnosed", **asdict(seen))
+        if self.files is not None:  # for reports; a resume drops it like everything after its checkpoint
+            self.journal(DIAGNOSED, **asdict(seen))
             self.files.flush(self._recorder)
         return x, good, seen

@@ -1,4 +1,4 @@
-"""`repair`: rebuild what can be rebuilt of a damaged run directory, and set the rest aside."""
+"""`repair`: rebuild what can be rebuilt of a damaged run directory, and move the rest aside."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from asyncsgd.trace.sealed import SUM, Mark, block, blocks, line
 
 WHOLE = ("run.json", PICKLE, PARQUET, LAST_FINITE, INITIAL)
 Places = Callable[[Mark], Mark | None]
-"""Where a file now stands that once stood at a mark; None if it does not reach as far any more."""
+"""Maps an old mark of a file to the same place in the repaired file; None if that place is lost."""
 
 
 def repair(directory: str | PathLike[str]) -> list[str]:
-    """Save what can be saved of a damaged run directory; return what was done, one sentence per file.
+    """Rebuild what can be rebuilt of a damaged run directory; return what was done, one sentence per file.
 
-    Nothing is deleted: every file that is changed or given up moves to a folder ``damaged-1``, or the next number.
+    Nothing is deleted: the original of every changed or removed file moves to a folder ``damaged-1`` (or -2, ...).
 
     - trace.parquet is rebuilt from trace.log, or trace.log from trace.parquet.
-    - Of metrics.jsonl, journal.jsonl and noise.jsonl only the damaged lines are lost.
-    - A trace.log whose run has not ended keeps what stands before the damage; so does fingerprints.bin, and a replay
+    - metrics.jsonl, journal.jsonl and noise.jsonl lose only their damaged lines.
+    - Without trace.parquet, trace.log keeps everything before the damage. So does fingerprints.bin; a replay then
       compares fewer updates.
-    - A checkpoint that is damaged, or that needs more than the files still hold, is set aside: a resume uses an older
-      one.
-    - checksums.json is made again. run.json cannot be rebuilt: without it the directory is left as it is.
+    - A checkpoint that is damaged, or that needs more data than the files still hold, is moved aside. A resume uses an
+      older one.
+    - checksums.json is rebuilt. run.json cannot be rebuilt: without it, the directory is refused and left unchanged.
 
     Args:
-        directory: What was given to `asyncsgd.train`. No process may be training in it.
+        directory: The run directory, as passed to `asyncsgd.train`. No process may be training in it.
 
     >>> import tempfile
     >>> import asyncsgd as asgd
@@ -63,13 +63,13 @@ def repair(directory: str | PathLike[str]) -> list[str]:
     >>> for sentence in repair(run.directory):
     ...     print(sentence)
     trace.parquet is rebuilt from trace.log; the damaged file is in damaged-1
-    checksums.json is made again
+    checksums.json is rebuilt
     """
     path = as_path(directory)
     found = [finding for finding in verify(path) if finding.damage]
     if not found:
         return []
-    read_config(path)  # nothing can be done without it
+    read_config(path)  # refuses a directory without a sound run.json
     lock = RunDirectory(path)
     try:
         return _Repair(path, found).done
@@ -88,7 +88,7 @@ class _Repair:
             number += 1
         self._aside = path / f"damaged-{number}"
         self.done: list[str] = []
-        self._iterations = 0  # of the trace that can be read
+        self._iterations = 0  # of the readable part of the trace
         good = self._checkpoints()
         places: dict[str, Places] = {LOG: self._trace(good)}
         for name in (*APPENDED, *LEDGERS):
@@ -97,16 +97,16 @@ class _Repair:
         for name in sorted(self._bad - {LOG, PARQUET, NAME, *APPENDED, *LEDGERS}):
             if (path / name).exists():
                 self._set_aside(name)
-                self.done.append(f"{name} is damaged and is now in {self._aside.name}")
+                self.done.append(f"{name} is damaged; it is now in {self._aside.name}")
             elif not any(name in sentence for sentence in self.done):
-                self.done.append(f"{name} is gone and cannot be rebuilt")
+                self.done.append(f"{name} is missing and cannot be rebuilt")
         self._match(good, places)
         self._set_aside(NAME)
         listing(path).write(path)
-        self.done.append(f"{NAME} is made again")
+        self.done.append(f"{NAME} is rebuilt")
 
     def _set_aside(self, name: str) -> None:
-        """Move a file away; a link first would not survive on every file system, so it is a rename."""
+        """Move a file to the folder for damaged files."""
         if (self._path / name).exists():
             target = self._aside / name
             make_folder(target.parent)
@@ -121,7 +121,7 @@ class _Repair:
     # ------------------------------------------------------------------------------------------ checkpoints
 
     def _checkpoints(self) -> dict[str, Checkpoint]:
-        """Those that can be read, newest first."""
+        """Return the readable checkpoints, newest first."""
         good = {}
         for file in checkpoints.listed(self._path / "checkpoints"):
             try:
@@ -131,19 +131,19 @@ class _Repair:
         return good
 
     def _match(self, good: dict[str, Checkpoint], places: dict[str, Places]) -> None:
-        """Let every checkpoint say where the files stand now, and set aside those that need more than there is."""
+        """Adapt the marks of every checkpoint to the repaired files; move aside checkpoints that need lost data."""
         for name, checkpoint in good.items():
             marks = {file: places[file](mark) if file in places else None for file, mark in checkpoint.marks.items()}
             lacking = [file for file, mark in marks.items() if mark is None]
             now = {file: mark for file, mark in marks.items() if mark is not None}
             if lacking:
                 self._set_aside(f"checkpoints/{name}")
-                needs = f"needs more of {', '.join(lacking)} than there is"
+                needs = f"needs more of {', '.join(lacking)} than is left"
                 self.done.append(f"checkpoints/{name} {needs}; it is now in {self._aside.name}")
             elif now != checkpoint.marks:
                 self._set_aside(f"checkpoints/{name}")
                 checkpoints.write(self._path / "checkpoints", replace(checkpoint, marks=now))
-                self.done.append(f"checkpoints/{name} is written again, to fit the repaired files")
+                self.done.append(f"checkpoints/{name} is rewritten to fit the repaired files")
 
     # ------------------------------------------------------------------------------------------ the trace
 
@@ -169,7 +169,7 @@ class _Repair:
         self.done.append(f"{PARQUET} is rebuilt from {LOG}{where}")
 
     def _log_from_parquet(self, trace: Trace, good: dict[str, Checkpoint]) -> Places:
-        """A block per checkpoint, so that each can be resumed from."""
+        """Rebuild trace.log, with one block per checkpoint, so that each of them can be resumed."""
         self._iterations = trace.iterations
         data, chain = header(trace.metadata)
         stops, places = [], {}
@@ -186,19 +186,19 @@ class _Repair:
         return places.get
 
     def _log_prefix(self) -> Places:
-        """What stands before the damage; the trace of its end, if there is one, would say more than it does."""
+        """Keep trace.log up to the damage, and move a damaged trace.parquet aside."""
         data = _read(self._path / LOG)
         marks = _whole(LOG, data)
         if len(marks) < 1:
             self._set_aside(LOG)
-            self.done.append(f"{LOG} cannot be read and is now in {self._aside.name}; the run cannot be resumed")
+            self.done.append(f"{LOG} cannot be read; it is now in {self._aside.name}, and the run cannot be resumed")
             return lambda mark: None
         last = marks[-1]
         self._iterations = _iterations(self._path / LOG, last)
         self._replace(LOG, data[: last.size], f"keeps its first {last.size:,} of {len(data):,} bytes")
         if (self._path / PARQUET).exists():
             self._set_aside(PARQUET)
-            self.done.append(f"{PARQUET} is damaged and is now in {self._aside.name}")
+            self.done.append(f"{PARQUET} is damaged; it is now in {self._aside.name}")
         return lambda mark: mark if mark in marks else None
 
     # ------------------------------------------------------------------------------------------ other files that grow
@@ -208,14 +208,16 @@ class _Repair:
         if name not in self._bad:
             marks = {Mark(), *ends(name, data)}
             return lambda mark: mark if mark in marks else None
-        if name == RELEASES:  # with a line less, privacy would seem to cost less than it does
+        if name == RELEASES:  # without a line, the privacy spent would seem smaller than it is
             self._set_aside(name)
-            self.done.append(f"{name} cannot be rebuilt, and is now in {self._aside.name}; nobody can say what ε is")
+            self.done.append(
+                f"{name} cannot be rebuilt; it is now in {self._aside.name}, and the privacy spent (ε) is unknown"
+            )
             return lambda mark: None
         return self._fingerprints(data, good) if name == FINGERPRINTS else self._lines(name, data)
 
     def _fingerprints(self, data: bytes, good: dict[str, Checkpoint]) -> Places:
-        """Keep what stands before the damage. The others become `UNKNOWN`, which a replay does not compare."""
+        """Keep the fingerprints before the damage. The others become `UNKNOWN`, which a replay skips."""
         known = b"".join(bytes(payload) for payload in _payloads(data))
         lost = self._iterations - len(known) // MARK.size
         known = known.ljust(MARK.size * self._iterations, MARK.pack(UNKNOWN)[:1])
@@ -230,7 +232,7 @@ class _Repair:
         return places.get
 
     def _lines(self, name: str, data: bytes) -> Places:
-        """Keep every line that matches its own checksum, going by what the line before claims."""
+        """Keep every line that matches its own checksum, which is chained to that of the line before."""
         kept, chain, claimed, lost, place = b"", 0, 0, 0, 0
         sizes, marks = [0], [Mark()]
         after_loss = False
@@ -238,7 +240,7 @@ class _Repair:
             end = SUM.search(text)
             body = b"" if end is None else text[: end.start()] + b"}"
             sound = end is not None and zlib.crc32(body, claimed) == int(end[1], 16)
-            # After a damaged line nothing says what the next one was chained to: its JSON has to do.
+            # After a damaged line, the chain of the next one is unknown: accept it if it is valid JSON.
             sound = sound or (after_loss and _is_row(body))
             after_loss = not sound
             if sound:
@@ -249,13 +251,13 @@ class _Repair:
             place += len(text) + 1
             sizes.append(place)
             marks.append(Mark(len(kept), chain))
-        gone = "" if lost else "its end is lost"
+        gone = "" if lost else "has lost its end"
         self._replace(name, kept, gone or f"has lost {lost} line{'s' * (lost != 1)}")
         return lambda mark: marks[bisect_right(sizes, mark.size) - 1]
 
 
 def listing(path: Path) -> Checksums:
-    """Return what checksums.json would say of the files that are there now."""
+    """Return the list for checksums.json of the files that exist now."""
     listed = Checksums(present=[name for name in VOLATILE if (path / name).exists()])
     names = [name for name in WHOLE if (path / name).exists()]
     names += [f"checkpoints/{file.name}" for file in checkpoints.listed(path / "checkpoints")]
@@ -273,16 +275,16 @@ def _read(path: Path) -> bytes:
 
 
 def _whole(name: str, data: bytes) -> list[Mark]:
-    """Where blocks end, up to the damage."""
+    """Return the ends of the blocks before the damage."""
     found: list[Mark] = []
     with suppress(Damage):
         for mark in ends(name, data):
-            found.append(mark)  # noqa: PERF402 - those before the damage are wanted too
+            found.append(mark)  # noqa: PERF402 - keeps those before the damage
     return found
 
 
 def _payloads(data: bytes) -> Iterator[memoryview]:
-    """The blocks up to the damage."""
+    """Yield the blocks before the damage."""
     with suppress(Damage):
         for payload, _ in blocks(data):
             yield payload

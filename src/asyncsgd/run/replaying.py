@@ -1,4 +1,4 @@
-"""The same run again, in one process: every gradient recomputed along the trace, to the last bit."""
+"""Recompute a run in one process, gradient by gradient along its trace, and compare it bit for bit."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from asyncsgd.trace.replay import Surroundings, replay_core
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replay:
-    """A run replayed, up to its end or to the iteration asked for."""
+    """The result of a replay, up to the end of the run or to the requested iteration."""
 
     x: Vector
-    """The model after `iterations` arrivals: what the method answers with."""
+    """The method's output after `iterations` arrivals."""
     iterations: int
     trace: Trace
     compared: int
-    """How many updates were found to be those of the run."""
+    """Number of updates that match those of the run."""
     model_compared: bool
     """Whether the whole model was compared with a checkpoint, bit for bit."""
     arrival: Arrival | None = None
-    """With ``stop``: the arrival of that iteration, with the model it met (``x``) and the ``point`` it came from."""
+    """With ``stop``: the arrival of that iteration, with the model before it (``x``) and its ``point``."""
     update: Vector | None = None
-    """With ``stop`` or ``job``: its update; that of a rejected job may hold NaN."""
+    """With ``stop`` or ``job``: the update; a rejected one may hold NaN."""
     point: Vector | None = None
-    """With ``stop`` or ``job``: where it was computed."""
+    """With ``stop`` or ``job``: the model at which the update was computed."""
 
     def __repr__(self) -> str:
         whole = ", the model bit for bit" if self.model_compared else ""
@@ -68,19 +68,19 @@ def replay(
     """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
 
     Args:
-        directory: What was given to `asyncsgd.train`.
-        stop: Go no further than this iteration, and hand out its update before it is applied: to look at the gradient
-            that did the damage.
-        job: The same for a job by its number, also for one that never arrived, as it was rejected, lost or cancelled:
-            its update is computed again at the model it was given.
-        task: Where the directory's own cannot be loaded.
-        method: The same.
-        look: Called with every arrival and its update before it is applied; copy what you keep. For instance to
-            estimate L and σ² from the gradients of a run with `asyncsgd.theory.estimate_from_gradients`.
-        progress: Called with the number of arrivals since the last call.
-        trust: Load the task or the method of a directory that another user owns, where they are a pickle (job.pkl).
-            A pickle can run any code when it is loaded, so pass True only if you trust that user. A task that was
-            trained by its name needs no pickle, and a directory of your own needs no trust.
+        directory: The run directory, as passed to `asyncsgd.train`.
+        stop: Stop at this iteration, and return its update before it is applied, for instance to look at a gradient
+            that made the model diverge.
+        job: Stop at this job instead. If the job never arrived (it was rejected, lost or cancelled), its update is
+            computed at the model that the worker read.
+        task: The task, if the one of the directory cannot be loaded.
+        method: The method, if the one of the directory cannot be loaded.
+        look: Function that is called with every arrival and its update before it is applied; copy what you keep. Use
+            it to estimate L and σ² from gradients with `asyncsgd.theory.estimate_from_gradients`.
+        progress: Function that is called with the number of arrivals since its last call.
+        trust: Allow loading job.pkl of a directory that another user owns. A pickle can run any code when it is loaded,
+            so pass True only if you trust that user. Your own directories do not need it, nor do runs whose task
+            was given as ``module:task``.
     """
     path = as_path(directory)
     config = configuration.read(path)
@@ -104,7 +104,7 @@ def replay(
         around = Surroundings(
             watch=watch,
             present=_Membership(journal),
-            carry=_Carriage(journal) if any(row.get("transport") for row in journal) else None,
+            carry=_Encoding(journal) if any(row.get("transport") for row in journal) else None,
             noise=noise_seeds(read_lines(path, NOISE)),
         )
         update, _, _, broken = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
@@ -118,7 +118,9 @@ def replay(
         compared = _compare_model(path, reached, update.points.current)
     arrival, g = watch.arrival, watch.update
     point = None if arrival is None else arrival.point
-    if job is not None and (arrival is None or arrival.job != job):  # it never arrived; the model is where it began
+    if job is not None and (
+        arrival is None or arrival.job != job
+    ):  # the job never arrived; the model is the one that its worker read
         arrival, point = None, update.points.current.copy()
         worker = int(trace.jobs.worker[job])
         with threads.of(worker):
@@ -128,23 +130,23 @@ def replay(
 
 def _check_stop(stop: int, total: int) -> None:
     if isinstance(stop, bool) or not isinstance(stop, int | np.integer) or stop < 0:
-        raise BadParameter("stop", stop, "is no iteration", f"pass 0..{total - 1}")
+        raise BadParameter("stop", stop, "is not an iteration", f"pass 0..{total - 1}")
     if stop >= total:
         raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
 
 
 def _find(trace: Trace, job: int, stop: int | None) -> int:
-    """The iteration that shows this job: the one it arrived at, else the one whose model it was given."""
+    """Return the iteration at which this job arrived or, if it never did, the iteration whose model it read."""
     if stop is not None:
         raise BadParameter("job", job, "and stop were both given", "pass one of them")
     if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
-        raise BadParameter("job", job, f"is none of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
+        raise BadParameter("job", job, f"is not one of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
     arrived = Outcome(trace.jobs.outcome[job]).arrived
     return int((trace.jobs.ended_iteration if arrived else trace.jobs.assigned_iteration)[job])
 
 
 class _Watch:
-    """Compares every update with the run's, and keeps the one that was asked for."""
+    """Compares every update with its fingerprint, and keeps the requested one."""
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class _Watch:
         if t < len(self._known) and self._known[t] != UNKNOWN:
             if marks(fingerprint(g))[0] != self._known[t]:
                 raise ReplayDiffers(
-                    f"job {arrival.job} of worker {arrival.worker} (iteration {t}) gives another update than in the "
+                    f"job {arrival.job} of worker {arrival.worker} (iteration {t}) differs from the "
                     "run; are the task, its data, the libraries and the processor the same?",
                     arrival.job,
                     t,
@@ -183,19 +185,19 @@ class _Watch:
 
 
 def _kept(arrival: Arrival) -> Arrival:
-    """A copy that no later update overwrites."""
+    """Return a copy that later updates do not overwrite."""
     values = {name: getattr(arrival, name) for name in Arrival.__slots__}
     return Arrival(**{**values, "x": arrival.x.copy(), "point": arrival.point.copy()})
 
 
 class _Threads:
-    """As many threads as the worker had, which may have changed when the run was resumed: jobs end at a resume."""
+    """Sets the number of threads that each worker had, which can change at a resume (all jobs end there)."""
 
     def __init__(self, journal: list[dict[str, Any]], workers: Any) -> None:
         starts = [row for row in journal if row["event"] in (STARTED, RESUMED)]
         self._since = {row["iteration"]: row["threads"] for row in starts}
         self._workers = workers
-        self._said: Any = None
+        self._threads_each: Any = None
         self._number: int | None = None
         self._limit = ExitStack()
 
@@ -204,9 +206,9 @@ class _Threads:
         return self
 
     def set(self, iteration: int) -> None:
-        """What arrives at this iteration is computed next."""
-        self._said = self._since.get(iteration, self._said)
-        number = self._said
+        """Use the threads of the worker whose update arrives at this iteration."""
+        self._threads_each = self._since.get(iteration, self._threads_each)
+        number = self._threads_each
         if isinstance(number, list) and iteration < len(self._workers):
             number = number[self._workers[iteration]]
         if number != self._number and not isinstance(number, list):
@@ -215,16 +217,16 @@ class _Threads:
             self._number = number
 
     def of(self, worker: int) -> AbstractContextManager[None]:
-        """As many as this worker had lately."""
-        number = self._said[worker] if isinstance(self._said, list) else self._said
+        """Return a context with the threads that this worker had last."""
+        number = self._threads_each[worker] if isinstance(self._threads_each, list) else self._threads_each
         return limited(number)
 
     def __exit__(self, *error: object) -> None:
         self._limit.close()
 
 
-class _Carriage:
-    """Rounds updates as they were on their way (`asyncsgd.engines.compression`): a worker that left begins anew."""
+class _Encoding:
+    """Encodes updates as in the run (`asyncsgd.engines.compression`). A worker that left loses its error feedback."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
         self._rows = [row for row in journal if row["event"] in (STARTED, RESUMED, LEFT)]
@@ -233,7 +235,7 @@ class _Carriage:
         self._roundings: dict[int, Rounding] = {}
 
     def __call__(self, iteration: int, worker: int, update: Vector) -> Vector:
-        """What of this update reached the server."""
+        """Return the update as it reached the server."""
         while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
             row = self._rows[self._next]
             if row["event"] == LEFT:
@@ -254,7 +256,7 @@ class _Carriage:
 
 
 class _Membership:
-    """Who was there at iteration t, from the journal."""
+    """The workers that were present at an iteration, from the journal."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
         self._changes = [row for row in journal if row["event"] in (JOINED, LEFT)]
@@ -273,7 +275,7 @@ class _Membership:
 
 
 def _compare_model(path: Path, iteration: int, x: Vector) -> bool:
-    """Compare the whole model with the checkpoint of the end, if there is one."""
+    """Compare the final model with the last checkpoint; return whether there was one."""
     for file in checkpoints.listed(path / "checkpoints"):
         if int(file.stem) == iteration:
             points = checkpoints.read(file).state["update"]["points"]
@@ -281,7 +283,7 @@ def _compare_model(path: Path, iteration: int, x: Vector) -> bool:
             if saved.tobytes() != x.tobytes():
                 place = int(np.flatnonzero(saved.view(np.uint8) != x.view(np.uint8))[0]) // x.itemsize
                 raise ReplayDiffers(
-                    f"all updates agree, the models do not: first at coordinate {place}, {x[place]!r} here and "
+                    f"all updates match, but the models differ: first at coordinate {place}, {x[place]!r} here and "
                     f"{saved[place]!r} in the run; are the method and the libraries the same?"
                 )
             return True

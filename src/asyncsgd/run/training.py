@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
-from asyncsgd.engines.base import Engine, share
+from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal
@@ -44,19 +44,19 @@ def train(
     Args:
         task: What a job computes; `asyncsgd.tasks.torch` makes one from a PyTorch model.
         method: How updates are used: ``asgd.async_sgd(stepsize=0.1)`` or any other recipe.
-        engine: Where jobs run: ``asgd.engines.processes(workers=4)``. By default one process per processor.
-        iterations: How many updates are to arrive.
+        engine: Where jobs run: ``asgd.engines.processes(workers=4)``. By default one worker process per core.
+        iterations: Number of updates to apply.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.
-        every: Iterations between evaluations of the task; by default it is evaluated a hundred times in all.
-        directory: Where trace, metrics and checkpoints are written; None: nothing is written.
-        resume: Resume from the last checkpoint of ``directory``, or start where the directory holds no run. A run that
-            has these iterations, or has met this target, is returned as it is, and its directory stays as it is.
+        every: Iterations between evaluations of the task; by default a hundredth of ``iterations``.
+        directory: Folder for trace, metrics and checkpoints; None: nothing is written.
+        resume: Resume from the last checkpoint of ``directory``, or start a run if the directory holds none. A run
+            that has these iterations, or has met this target, is returned, and its directory does not change.
         seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
             gets a new secret seed at every start.
-        callbacks: Objects that hear of the run and may stop it: see `asyncsgd.Callback`. ``asgd.callbacks`` has those
-            for TensorBoard, MLflow and Weights & Biases.
+        callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has
+            callbacks for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
-        limits: How many failures of a worker are too many.
+        limits: How many consecutive failures of a worker the run tolerates.
         progress: Whether to show progress on the terminal, and a summary at the end.
 
     >>> import asyncsgd as asgd
@@ -70,7 +70,7 @@ def train(
     with ExitStack() as closing:
         hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))
         check_options(checkpoints, limits)
-        engine = processes(share(1)) if engine is None else engine
+        engine = processes() if engine is None else engine
         evaluation = Evaluation.of(iterations, every, until)
         configuration.check(task, method, engine, iterations, seed)
         if resume and directory is None:
@@ -84,9 +84,9 @@ def train(
 
 
 def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> TrainingRun:
-    """Carry out a request in a directory that is locked and checked, and then close every callback.
+    """Carry out a request in a directory that is locked and checked, then close every callback.
 
-    `train` and `asyncsgd.flower.serve` both end here. The caller releases the lock afterwards.
+    `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
     """
     with hooks:
         if request.resume and files is not None:

@@ -1,10 +1,10 @@
-"""`verify`: is every file of a run directory what the run wrote?
+"""`verify`: check that every file of a run directory is as the run wrote it.
 
-Each file is checked against the checksum it carries, then against checksums.json, then against the others. These are
-harmless, and no finding: ``.lock`` (empty, and nobody reads it), temporary files and what was set aside (``*.tmp``,
-``*.damaged``, ``damaged-N/``), files that others put there, and checkpoints that are not listed, as they are older than
-those that are kept. A torn last line or block after what checksums.json lists is a note: a kill leaves it, no reader
-counts it, and a resume cuts it off.
+Each file is checked against its own checksum, then against checksums.json, then against the other files. Harmless, and
+therefore not reported: ``.lock`` (an empty file), temporary files and files moved aside (``*.tmp``, ``*.damaged``,
+``damaged-N/``), files of other programs, and checkpoints that are no longer listed because they are old. An incomplete
+last line or block after the length that checksums.json lists is reported as a note, not as damage: a kill leaves it,
+readers skip it, and a resume cuts it off.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ LOG, PARQUET, PICKLE = "trace.log", "trace.parquet", "job.pkl"
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that `verify` found in one file."""
+    """A problem that `verify` found in one file."""
 
     file: str
-    """Its name, relative to the directory."""
+    """Name of the file, relative to the directory."""
     problem: str
-    """What is wrong with it, in words that follow the name."""
+    """What is wrong, as a text that follows the name."""
     damage: bool = True
-    """False for what a kill leaves behind: no reader counts it, and a resume removes it."""
+    """False for an incomplete end that a kill left: readers skip it, and a resume removes it."""
 
     def __str__(self) -> str:
         return f"{self.file} {self.problem}"
 
 
 def verify(directory: str | PathLike[str]) -> list[Finding]:
-    """Check every file of a run directory; return what was found, an empty list if all is as the run wrote it.
+    """Check every file of a run directory; return the findings, an empty list if all files are sound.
 
-    Nothing is changed, nothing is unpickled, and the task is not needed. Use it after a disk has failed, after copying
-    a directory, or before a long resume; `repair` saves what can be saved. A run that is going on can be checked too.
+    Changes nothing, loads no pickle, and does not need the task. Use it after a disk failure, after copying a
+    directory, or before a long resume; `repair` rebuilds what can be rebuilt. A run may train during the check.
 
     Args:
-        directory: What was given to `asyncsgd.train`.
+        directory: The run directory, as passed to `asyncsgd.train`.
 
     >>> import tempfile
     >>> import asyncsgd as asgd
@@ -84,7 +84,7 @@ def verify(directory: str | PathLike[str]) -> list[Finding]:
     while True:
         before = _bytes(path / NAME)
         found = _Look(path).findings
-        if _bytes(path / NAME) == before:  # else a run goes on there, and has replaced files meanwhile
+        if _bytes(path / NAME) == before:  # else a run is training there and has replaced files: check again
             return found
 
 
@@ -113,18 +113,18 @@ class _Look:
 
     def _add(self, name: str, problem: str, *, damage: bool = True) -> None:
         if damage and name in self._bad:
-            return  # one is enough
+            return  # report one problem per file
         self._bad.add(name) if damage else None
         self.findings.append(Finding(name, problem, damage))
 
     def _try(self, name: str, check: Callable[[], Any]) -> Any:
-        """What the check returns; None, and a finding, if it refuses the file."""
+        """Return what the check returns; if it refuses the file, add a finding and return None."""
         try:
             return check()
         except (AsyncSGDError, Damage, OSError, ValueError, KeyError, TypeError) as error:
-            words = str(error).removeprefix(f"{self.path / name} ")
-            plain = isinstance(error, AsyncSGDError) or words.startswith(("is ", "cannot "))
-            problem = words if plain else f"is damaged ({words})"
+            text = str(error).removeprefix(f"{self.path / name} ")
+            plain = isinstance(error, AsyncSGDError) or text.startswith(("is ", "cannot "))
+            problem = text if plain else f"is damaged ({text})"
             self._add(name, problem)
             return None
 
@@ -148,7 +148,9 @@ class _Look:
         if wanted.size and not met:
             raise Damage(f"it does not hold what {NAME} lists")
         if last.size < len(data):
-            self._add(name, f"ends in {len(data) - last.size:,} bytes that a kill has torn", damage=False)
+            self._add(
+                name, f"ends in {len(data) - last.size:,} bytes of an incomplete entry, left by a kill", damage=False
+            )
 
     def _check_trace(self) -> Trace | None:
         trace: Trace | None = None
@@ -158,7 +160,7 @@ class _Look:
             if trace is not None:
                 self._try(LOG, trace.check)
         elif self._config and not (self.path / STARTING).exists():
-            self._add(LOG, "is gone")
+            self._add(LOG, "is missing")
         if (self.path / PARQUET).exists() and PARQUET not in self._bad:
             whole = self._try(PARQUET, lambda: Trace.read(self.path / PARQUET))
             if whole is not None and trace is not None and LOG not in self._bad and not same_jobs(whole, trace):
@@ -175,13 +177,13 @@ class _Look:
             name = f"checkpoints/{file.name}"
             if name not in self._bad:
                 self._try(name, lambda file=file: checkpoints.read(file))  # type: ignore[misc]
-        said = self._config.get("job") or {}
+        entry = self._config.get("job") or {}
         if (self.path / PICKLE).exists():
             self._try(PICKLE, lambda: check_pickle(self.path / PICKLE))
-        elif self._config and None in (said.get("task"), said.get("method")) and not starting:
-            self._add(PICKLE, "is gone")
-        if said.get("task") is not None and not (self.path / INITIAL).exists() and not starting:
-            self._add(INITIAL, "is gone")
+        elif self._config and None in (entry.get("task"), entry.get("method")) and not starting:
+            self._add(PICKLE, "is missing")
+        if entry.get("task") is not None and not (self.path / INITIAL).exists() and not starting:
+            self._add(INITIAL, "is missing")
 
     def _check_updates(self, trace: Trace | None) -> None:
         folder = self.path / UPDATES
@@ -192,25 +194,25 @@ class _Look:
             self._try(f"{UPDATES}/{name}", lambda name=name: read_vector(folder / name))  # type: ignore[misc]
         for job in () if trace is None else np.flatnonzero(trace.jobs.arrived).tolist():
             if f"{job:012d}.npy" not in there:
-                self._add(f"{UPDATES}/{job:012d}.npy", "is gone")
+                self._add(f"{UPDATES}/{job:012d}.npy", "is missing")
 
 
 def ends(name: str, data: bytes) -> Iterable[Mark]:
-    """Where the whole lines or blocks of an appended file end; raises `Damage`."""
+    """Yield the ends of the complete lines or blocks of an appended file; raise `Damage` at a damaged one."""
     if name == LOG:
         if not data.startswith(MAGIC):
-            raise Damage("it does not begin as a log does")
+            raise Damage("it does not start with the header of a trace log")
         return (mark for _, mark in blocks(data[len(MAGIC) :], Mark(len(MAGIC))))
     return (mark for _, mark in (blocks(data) if name == FINGERPRINTS else lines(data)))
 
 
 def check_pickle(path: Path) -> None:
-    """Check job.pkl against its checksum. Nothing is unpickled."""
+    """Check job.pkl against its checksum, without loading it."""
     pickled, mark, checksum = path.read_bytes().rpartition(CHECKED)
     if not mark or hashlib.sha256(pickled).digest() != checksum:
         raise BadRunDirectory(f"{path} is damaged (it does not match its checksum)")
 
 
 def same_jobs(one: Trace, other: Trace) -> bool:
-    """Whether two traces hold the same rows."""
+    """Return whether two traces hold the same rows."""
     return all(getattr(one.jobs, name).tobytes() == getattr(other.jobs, name).tobytes() for name in DTYPES)

@@ -1,11 +1,10 @@
-"""One run as everything shows it: how it ended, and its headline numbers.
+"""One view of a run for all outputs: how it ended, and its headline numbers.
 
-The terminal, the page, ``asyncsgd watch``, the loggers and ``--json`` read what is here, so they cannot disagree.
+The terminal, the page, ``asyncsgd watch``, the loggers and ``--json`` all use it, so they cannot disagree.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +23,7 @@ from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
 from asyncsgd.run.faults import Faults, Troubles
+from asyncsgd.run.journal import DIAGNOSED, DIED, FAILED, REJECTED, RETIRED
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
@@ -32,14 +32,9 @@ from asyncsgd.trace import Trace
 
 Floats = NDArray[np.float64]
 AXES = ("iteration", "time")
-"""What metrics are drawn over; every other column is a metric."""
-CELLS: dict[str, dict[str, type]] = {
-    "journal.jsonl": {"event": str, "iteration": int, "seconds": float},
-    "metrics.jsonl": {"iteration": int, "time": float},
-}
-"""What every line of a file has."""
-FAULTS = ("died", "failed", "rejected", "retired")
-"""Events of a journal that are a worker's fault."""
+"""The axes of metrics; every other column is a metric."""
+FAULTS = (DIED, FAILED, REJECTED, RETIRED)
+"""Journal events that count as faults of a worker."""
 
 
 NOT_KNOWN = Ending(End.TRACE)
@@ -47,37 +42,37 @@ NOT_KNOWN = Ending(End.TRACE)
 
 @dataclass(frozen=True, eq=False)
 class RunView:
-    """One run, wherever it came from: a call of `asyncsgd.train`, a simulation, a directory, a trace."""
+    """One run from any source: a call of `asyncsgd.train`, a simulation, a directory or a trace."""
 
     name: str
-    """What it is called beside others; any text."""
+    """Name of the run beside others; any text."""
     trace: Trace
     metrics: Mapping[str, Floats]
     """Columns over "iteration" and "time", one row per evaluation."""
     method: str = ""
     recipe: str = ""
-    """The method in full, as its repr, to be shown."""
+    """The repr of the method."""
     parts: Mapping[str, Any] = field(default_factory=dict)
     """The kind and the numbers of every part of the method, as `asyncsgd.core.parts.describe` gives them."""
     task: str = ""
     ending: Ending = NOT_KNOWN
     seconds: float | None = None
-    """On the clock of the run; None: until the last thing that the trace knows."""
+    """Time on the clock of the run; None: up to the last event of the trace."""
     faults: Faults = field(default_factory=Faults)
     diagnosis: Diagnosis | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     journal: tuple[Mapping[str, Any], ...] = ()
     targets: Mapping[str, float] = field(default_factory=dict)
-    """The bound of a metric that the run was to meet."""
+    """The bound of the target metric, by its name."""
     directory: Path | None = None
     known: Task | None = None
-    """The task itself, where it is at hand: its constants make bounds."""
+    """The task itself, if available: its constants give bounds."""
     run: Run | None = None
-    """The run itself, where it is at hand."""
+    """The run itself, if available."""
 
     @classmethod
     def of(cls, run: Run, name: str = "", task: Task | None = None) -> RunView:
-        """Return the view of a run that is at hand, simulated or by real workers; ``task`` is what it was of."""
+        """Return the view of a run object, simulated or by real workers; ``task`` is its task."""
         config: dict[str, Any] = {"seed": run.trace.metadata.get("seed", "")}
         rest: dict[str, Any] = {}
         if isinstance(run, TrainingRun):
@@ -85,7 +80,7 @@ class RunView:
             rest = {"seconds": run.seconds, "faults": run.faults, "diagnosis": run.diagnosis}
             rest |= {"ending": ending_of_run(run), "targets": targets(config), "directory": run.directory}
             if run.directory is not None:
-                rest["journal"] = tuple(_lines(run.directory, "journal.jsonl"))
+                rest["journal"] = tuple(read_lines(run.directory, "journal.jsonl"))
         else:
             blown = run.diverged is not None
             rest["ending"] = Ending(End.DIVERGED, run.diverged) if run.diverged is not None else Ending(End.SIMULATED)
@@ -106,16 +101,16 @@ class RunView:
 
     @classmethod
     def of_trace(cls, trace: Trace, name: str) -> RunView:
-        """Return the view of a record alone: it has no metrics, and nobody says what was meant."""
+        """Return the view of a trace without metrics and configuration."""
         facts = dict(trace.metadata)
-        end = Ending(End.TRACE, reason="its log was torn by a kill" if trace.truncated else "")
+        end = Ending(End.TRACE, reason="its log ends in an incomplete block, left by a kill" if trace.truncated else "")
         seen = diagnose(trace, {}, None, None, np.empty(0), Faults())
         return cls(name, trace, {}, method=facts.get("method", ""), ending=end, diagnosis=seen, config=facts)
 
     @classmethod
     def read(cls, path: Path) -> RunView:
         """Return the view of a run directory: ended, still running, or crashed. Nothing in it is unpickled."""
-        running = in_use(path)  # first: a run that ends while its files are read would look like one that crashed
+        running = in_use(path)  # first: a run that ends while its files are read would look crashed
         config = read_config(path)
         try:
             trace, bounds = read_trace(path), targets(config)
@@ -123,8 +118,8 @@ class RunView:
             raise BadRunDirectory(f"the trace of {path} cannot be read: {error}") from error
         except UsageError as error:
             raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error})") from error
-        journal, rows = _lines(path, "journal.jsonl"), _lines(path, "metrics.jsonl")
-        clock = [row["seconds"] for row in journal if row["event"] != "diagnosed"]  # that comes after the end
+        journal, rows = read_lines(path, "journal.jsonl"), read_lines(path, "metrics.jsonl")
+        clock = [row["seconds"] for row in journal if row["event"] != DIAGNOSED]  # written after the end
         metrics, faults = _columns(rows), faults_of(journal)
         return cls(
             name=path.resolve().name,
@@ -145,7 +140,7 @@ class RunView:
         )
 
     def check(self) -> None:
-        """Refuse a trace that contradicts itself."""
+        """Refuse an inconsistent trace."""
         try:
             self.trace.check()
         except TraceError as error:
@@ -153,18 +148,18 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """How it ended, in a sentence."""
+        """How the run ended, in a sentence."""
         return self.ending.sentence(self.directory)
 
     @cached_property
     def timed(self) -> bool:
-        """Whether the record has a clock; if not, iterations stand for it."""
+        """Whether the trace has times; if not, iterations stand for them."""
         times = self.trace.jobs.assigned_time
         return bool(len(times)) and bool(np.isfinite(times).all())
 
     @cached_property
     def elapsed(self) -> float:
-        """Seconds of the run; NaN where the record has no clock."""
+        """Seconds of the run; NaN if the trace has no times."""
         jobs = self.trace.jobs
         if not self.timed:
             return float("nan") if self.seconds is None else self.seconds
@@ -174,17 +169,17 @@ class RunView:
 
     @property
     def dispatch(self) -> str:
-        """The kind of its dispatch rule: ``AlwaysBusy``, ``Batch``, ...; empty if nobody knows."""
+        """The kind of its dispatch rule: ``AlwaysBusy``, ``Batch``, ...; empty if unknown."""
         return str(self.parts.get("dispatch", {}).get("kind", ""))
 
     @property
     def stepsize(self) -> float | None:
-        """The step that the method was given."""
+        """The method's step size."""
         found = self.parts.get("step", {}).get("stepsize")
         return float(found) if isinstance(found, int | float) else None
 
     def faults_by_worker(self) -> dict[int, dict[str, int]]:
-        """Return how often what went wrong, per worker."""
+        """Return the number of faults of each kind, by worker."""
         found: dict[int, dict[str, int]] = {}
         for row in self.journal:
             event, worker = row.get("event"), row.get("worker")
@@ -201,16 +196,16 @@ class RunView:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """Every metric when it was last measured."""
+        """The last value of every metric."""
         return {name: float(values[-1]) for name, values in self.metrics.items() if name not in AXES and len(values)}
 
     @cached_property
     def outcomes(self) -> dict[str, int]:
-        """How many jobs ended how: ``applied``, ``dropped``, ..., ``in flight``."""
+        """Number of jobs by outcome: ``applied``, ``dropped``, ..., ``in flight``."""
         return {word(outcome): often for outcome, often in self.trace.counts.items()}
 
     def headline(self) -> dict[str, Any]:
-        """Return the numbers of the run under the names that every output uses; None where there is no such number."""
+        """Return the numbers of the run under the names that every output uses; None if a number is unknown."""
         delays, seconds, made = self.trace.delays, self.elapsed, self.trace.iterations
         seen = self.diagnosis or Diagnosis()
         row = {
@@ -252,21 +247,21 @@ class RunView:
             *(f"  ! {problem}" for problem in row["problems"]),
         ]
         if row.get("x_iteration") is not None and row["iterations"]:
-            where = "" if self.directory is None else f"; it is kept in {self.directory / LAST_FINITE}"
+            where = "" if self.directory is None else f"; it is stored in {self.directory / LAST_FINITE}"
             lines.append(f"  x is the model of iteration {row['x_iteration']}, the last one with finite metrics{where}")
         lines.append(f"  {self._kept()}")
         return "\n".join(line for line in lines if line.strip())
 
     def _kept(self) -> str:
         if self.directory is None:
-            return "nothing was kept: there is no directory" if self.ending.kind is End.INTERRUPTED else ""
+            return "nothing was saved, because the run has no directory" if self.ending.kind is End.INTERRUPTED else ""
         if self.ending.resumable:
             return f"saved in {self.directory}: resume with resume=True, or --resume on the command line"
-        return f"kept in {self.directory}; asyncsgd report {self.directory} writes its page"
+        return f"saved in {self.directory}; asyncsgd report {self.directory} writes its page"
 
 
 def word(outcome: Outcome) -> str:
-    """Return what an outcome is called: ``in flight``."""
+    """Return the name of an outcome: ``in flight``."""
     return outcome.name.lower().replace("_", " ")
 
 
@@ -289,7 +284,7 @@ def targets(config: Mapping[str, Any]) -> dict[str, float]:
 
 
 def metric_columns(columns: Mapping[str, Any]) -> dict[str, Floats]:
-    """Return columns of metrics as floats; what is not a number becomes NaN."""
+    """Return columns of metrics as floats; values that are not numbers become NaN."""
     return {name: np.array([_number(value) for value in values], float) for name, values in columns.items()}
 
 
@@ -300,38 +295,22 @@ def _number(value: Any) -> float:
 # ---------------------------------------------------------------------------------------------- files
 
 
-def _lines(path: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of a file, each with the cells that every line has."""
-    rows = read_lines(path, name)
-    for place, row in enumerate(rows, 1):
-        if not all(_fits(row.get(key), kind) for key, kind in CELLS[name].items()):
-            wanted = ", ".join(CELLS[name])
-            raise BadRunDirectory(
-                f"{path / name} is damaged: line {place} lacks one of {wanted}; restore it from a backup"
-            )
-    return rows
-
-
-def _fits(value: Any, kind: type) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
-
-
 def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     return metric_columns({name: [row.get(name) for row in rows] for name in names})
 
 
 def faults_of(journal: Sequence[Mapping[str, Any]]) -> Faults:
-    """Return what went wrong, from a whole journal; workers that a resume gave another chance are among the retired."""
+    """Return the faults in a whole journal; retired workers include those that a resume started again."""
     troubles = Troubles()
     troubles.load(journal)
     for row in journal:
-        if row.get("event") == "retired" and isinstance(row.get("worker"), int):
+        if row.get("event") == RETIRED and isinstance(row.get("worker"), int):
             troubles.retired(row["worker"])
     return troubles.faults
 
 
 def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
-    """What the run said about itself when it ended."""
-    row = next((row for row in reversed(journal) if row["event"] == "diagnosed"), None)
+    """Return the diagnosis that the run wrote when it ended."""
+    row = next((row for row in reversed(journal) if row["event"] == DIAGNOSED), None)
     return None if row is None else stored(row)

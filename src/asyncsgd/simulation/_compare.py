@@ -54,8 +54,8 @@ class Comparison:
             )
         return table
 
-    def report(self, path: str | Path = "report.html", *, title: str = "", task: Task | None = None) -> Path:
-        """Write one self-contained HTML page about all runs side by side, and return where; see ``Run.report``."""
+    def write_report(self, path: str | Path = "report.html", *, title: str = "", task: Task | None = None) -> Path:
+        """Write one self-contained HTML page about all runs side by side, and return where; see `Run.write_report`."""
         return write_report(self, path, title, task)
 
 

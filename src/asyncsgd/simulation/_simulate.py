@@ -21,7 +21,7 @@ from asyncsgd.core.validate import check_model, count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.result import Run
 from asyncsgd.simulation import compiled_replay
-from asyncsgd.simulation.compiled_replay import Progress
+from asyncsgd.simulation.compiled_replay import Bar, Progress
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, share
 from asyncsgd.simulation.schedule import Schedule, schedule
@@ -100,7 +100,7 @@ def simulate(
     iterations: int | None = None,
     every: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: bool = False,
 ) -> Run:
     """Run a method until ``iterations`` gradients have arrived, evaluating the task ``every`` so many.
 
@@ -113,6 +113,24 @@ def simulate(
     >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
     (16, True)
     """
+    if not progress:
+        return run_simulation(task, method, durations, iterations=iterations, every=every, seed=seed)
+    total = durations.iterations if iterations is None and isinstance(durations, Trace) else iterations
+    with Bar(total, "simulating") as advance:
+        return run_simulation(task, method, durations, iterations=iterations, every=every, seed=seed, progress=advance)
+
+
+def run_simulation(
+    task: Task,
+    method: Method,
+    durations: Durations | Trace,
+    *,
+    iterations: int | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Do what `simulate` does, and call ``progress(k)`` whenever k more iterations are done."""
     iterations, workers = check_request(task, method, durations, iterations, seed)
     method = method.bind(workers, iterations)
     every = max(1, iterations // 100) if every is None else every

@@ -30,6 +30,32 @@ HUGE = 1e30
 Progress = Callable[[int], None]
 
 
+class Bar:
+    """A progress bar on the terminal; shows nothing where standard error is not a terminal."""
+
+    def __init__(self, total: int | None, what: str) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        console = Console(stderr=True)
+        self._bar = progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._what = what
+        self._task = self._bar.add_task(f"{what} (the first run compiles for half a minute)", total=total)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return lambda done: self._bar.update(self._task, advance=done, description=self._what)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+
 @dataclass(frozen=True)
 class Stop:
     """When a lane has had enough: its metric averages (or stays) at or below the target over a window of iterations."""

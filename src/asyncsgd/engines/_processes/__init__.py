@@ -15,7 +15,7 @@ from asyncsgd.core.errors import UsageError
 from asyncsgd.core.validate import count, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Engine, WorkerPool, per_worker, share
+from asyncsgd.engines.base import Engine, WorkerPool, per_worker, processors, share
 from asyncsgd.tasks.base import Task
 
 
@@ -47,7 +47,7 @@ class Processes(Engine):
 
 
 def processes(
-    workers: int,
+    workers: int | None = None,
     *,
     slowdown: Sequence[float] | Mapping[int, float] | None = None,
     seconds: Sequence[float] | Mapping[int, float] | None = None,
@@ -58,7 +58,7 @@ def processes(
     """Compute jobs in worker processes on this machine, with shared memory for parameters and updates.
 
     Args:
-        workers: Number of worker processes.
+        workers: Number of worker processes; None: one per core.
         slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
             ``{worker: factor}``.
         seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per worker
@@ -71,6 +71,7 @@ def processes(
     >>> processes(4, slowdown={3: 10}).slowdown
     (1.0, 1.0, 1.0, 10.0)
     """
+    workers = processors() if workers is None else workers
     count("workers", workers)
     if threads is not None:
         count("threads", threads)

@@ -1,13 +1,13 @@
-"""Callbacks that asyncsgd brings: a run's numbers and notes for TensorBoard, MLflow or Weights & Biases.
+"""Callbacks that come with asyncsgd: log a run to TensorBoard, MLflow or Weights & Biases.
 
 Pass them to `asyncsgd.train` or `asyncsgd.flower.serve`, beside your own, see `asyncsgd.Callback`::
 
     asgd.train(..., callbacks=[asgd.callbacks.tensorboard("runs/a/tensorboard"), asgd.callbacks.mlflow("digits")])
 
-Each logs the task's metrics over iterations and wall time, delays, updates per second, workers alive, the
-configuration, notes (a worker died, an exception in your code), and a summary at the end. A run that is resumed
-continues under the same name: the ids are kept in ``loggers.json`` in its directory. A logger that fails warns and is
-silent from then on; the run continues, and its directory holds everything anyway.
+Each logs the task's metrics over iterations and wall time, delays, updates per second, the number of workers, the
+configuration, notes (a worker died, an exception in your code), and a summary at the end. A resumed run continues under
+the same id, which is stored in ``loggers.json`` in its directory. A logger that fails warns once and stops logging; the
+run continues, and its directory holds all the data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Callback", "Control", "LiveView", "Logger", "LoggerWarning", "mlflow
 
 
 def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 1.0) -> TensorBoard:
-    """Event files for TensorBoard. Needs the extra ``tensorboard``.
+    """Write event files for TensorBoard. Needs the extra ``tensorboard``.
 
-    What a resumed run computes again takes the place of what was logged before.
+    Iterations that a resumed run repeats replace the earlier ones.
 
     Args:
-        directory: Where they go, one directory per run; by default ``tensorboard`` in the run's own.
+        directory: Folder for the event files, one per run; by default ``tensorboard`` in the run directory.
         every: Seconds between writes.
     """
     from asyncsgd.run.callbacks.to_tensorboard import TensorBoard
@@ -44,13 +44,13 @@ def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 
 def mlflow(
     experiment: str = "asyncsgd", *, name: str | None = None, tracking_uri: str | None = None, every: float = 5.0
 ) -> MLflow:
-    """A run in an MLflow store. Needs the extra ``mlflow``.
+    """Log to an MLflow store. Needs the extra ``mlflow``.
 
-    MLflow itself reports how it is used over the network; ``MLFLOW_DISABLE_TELEMETRY=true`` keeps it from that.
+    MLflow sends usage data over the network; set ``MLFLOW_DISABLE_TELEMETRY=true`` to turn that off.
 
     Args:
-        experiment: Its name; made if there is none.
-        name: Of the run; by default the method's, with the directory's.
+        experiment: Name of the experiment; it is created if it does not exist.
+        name: Name of the run; by default the names of the method and the directory.
         tracking_uri: The store, such as ``sqlite:///mlflow.db`` or ``http://localhost:5000``; by default MLflow's own
             choice: ``MLFLOW_TRACKING_URI``, or a local file.
         every: Seconds between writes.
@@ -69,17 +69,17 @@ def wandb(
     every: float = 1.0,
     **options: Any,
 ) -> WandB:
-    """A run of Weights & Biases. Needs the extra ``wandb``.
+    """Log to Weights & Biases. Needs the extra ``wandb``.
 
-    Offline, the run stays on this disk until ``wandb sync`` sends it.
+    In offline mode, the run stays on this disk until ``wandb sync`` sends it.
 
     Args:
-        project: Its name.
+        project: Name of the project.
         mode: ``offline`` or ``online``.
-        name: Of the run; by default the method's, with the directory's.
-        directory: Where its files go; by default the run's own directory, or else the current one.
+        name: Name of the run; by default the names of the method and the directory.
+        directory: Folder for the files; by default the run directory, or else the current one.
         every: Seconds between writes.
-        **options: More for ``wandb.init``, such as ``entity``, ``tags``, ``group``.
+        **options: Further arguments of ``wandb.init``, such as ``entity``, ``tags``, ``group``.
     """
     from asyncsgd.run.callbacks.to_wandb import WandB
 

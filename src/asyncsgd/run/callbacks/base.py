@@ -1,4 +1,4 @@
-"""Callbacks: what a user's own code hears of a run, and how it can stop one."""
+"""Callbacks: how a user's code follows a run, and how it can stop one."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveView:
-    """How a run stands at one moment; a callback may keep it."""
+    """The state of a run at one moment; a callback may keep it."""
 
     config: Mapping[str, Any]
-    """What was asked for, as run.json has it."""
+    """The configuration of the run, as in run.json."""
     directory: Path | None
     resumed_at: int | None
     """The iteration that the run was resumed from; None if it was started."""
     iteration: int
     wanted: int
-    """The iterations that were asked for."""
+    """The number of iterations requested."""
     seconds: float
-    """On the clock of the run."""
+    """Time on the clock of the run."""
     updates_per_second: float
-    """Lately; 0 before the first update."""
+    """Recent speed; 0 before the first update."""
     workers: int
-    """Alive."""
+    """Number of workers that are alive."""
     average_delay: float
     maximum_delay: int
     metrics: Mapping[str, float]
@@ -43,7 +43,7 @@ class LiveView:
 
     @property
     def x(self) -> Vector:
-        """A copy of the model; in ``on_evaluation``, of the one that was evaluated. Read it inside the hook."""
+        """A copy of the current model; in ``on_evaluation``, of the evaluated one. Read it inside the hook only."""
         return self.model().copy()
 
     def headline(self) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Control:
         self.reason: str | None = None
 
     def stop(self, reason: str) -> None:
-        """Stop the run after this update, as soundly as at its last iteration. The journal keeps the first reason."""
+        """Stop the run after this update; it ends as after its last iteration. The journal keeps the first reason."""
         if not isinstance(reason, str) or not reason.strip():
-            raise BadParameter("reason", reason, "says nothing", 'pass a few words such as "no progress"')
+            raise BadParameter("reason", reason, "is not a text", 'pass a short text such as "no progress"')
         if self.reason is None:
             self.reason = reason.strip()
 
@@ -84,7 +84,7 @@ class Control:
 class Callback:
     """Base class of callbacks: override the hooks that you need. A hook that is not overridden costs nothing.
 
-    The run calls all hooks in its own thread, between two updates, so workers compute meanwhile. What a hook raises
+    The run calls all hooks in its own thread, between two updates; workers compute meanwhile. An exception in a hook
     stops the run, which is saved first.
 
     >>> import asyncsgd as asgd
@@ -99,47 +99,47 @@ class Callback:
     """
 
     def on_start(self, view: LiveView) -> None:
-        """The run starts or resumes; its workers are starting."""
+        """Called when the run starts or resumes, while its workers start."""
 
     def on_update(self, view: LiveView, control: Control) -> None:
-        """An update has arrived. May be called thousands of times per second."""
+        """Called after every update, possibly thousands of times per second."""
 
     def on_progress(self, view: LiveView) -> None:
         """Called a few times per second."""
 
     def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
-        """The task was evaluated; ``view`` has the iteration and the time of the model that was evaluated."""
+        """Called after an evaluation; ``view`` has the iteration and the time of the evaluated model."""
 
     def on_checkpoint(self, view: LiveView, path: Path) -> None:
-        """A checkpoint was written."""
+        """Called after a checkpoint was written."""
 
     def on_worker(self, view: LiveView, worker: int, what: str) -> None:
-        """A worker ``joined``, ``left``, ``died``, ``failed``, had an update ``rejected``, or was ``retired``."""
+        """Called when a worker has ``joined``, ``left``, ``died``, ``failed``, or was ``rejected`` or ``retired``."""
 
     def on_note(self, text: str) -> None:
-        """Something that a user should know: a worker died, an exception in the task's code. May precede the start."""
+        """Called with a note for the user: a worker died, an exception in the task's code. May precede the start."""
 
     def on_end(self, run: TrainingRun) -> None:
-        """The run has ended: done, stopped early, interrupted or diverged. Not called where an error ends it."""
+        """Called when the run has ended: done, stopped early, interrupted or diverged. Not called after an error."""
 
     def close(self) -> None:
-        """Release what the callback holds. Called once per run, also where the run fails or is refused."""
+        """Release resources. Called once per run, also if the run fails or is refused."""
 
 
 HOOKS = ("on_start", "on_update", "on_progress", "on_evaluation", "on_checkpoint", "on_worker", "on_note", "on_end")
 
 
 class Hooks:
-    """The hooks that some callback overrides, by name; leaving it closes all callbacks, in reverse order.
+    """The overridden hooks of all callbacks, by name. Leaving the context closes the callbacks in reverse order.
 
-    The terminal, if there is one, hears first and is closed first: others may print while they close.
+    The terminal, if there is one, is called first and closed first: others may print while they close.
     """
 
     def __init__(self, callbacks: Sequence[Callback], terminal: Callback | None = None) -> None:
         check_callbacks(callbacks)
-        told = [*([] if terminal is None else [terminal]), *callbacks]
+        ordered = [*([] if terminal is None else [terminal]), *callbacks]
         self.start, self.update, self.progress, self.evaluation, self.checkpoint, self.worker, self.note, self.end = (
-            _overridden(told, name) for name in HOOKS
+            _overridden(ordered, name) for name in HOOKS
         )
         self._closing = ExitStack()
         for callback in (*callbacks, *([] if terminal is None else [terminal])):
@@ -149,7 +149,7 @@ class Hooks:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._closing.__exit__(*error)  # a second time there is nothing left to close
+        self._closing.__exit__(*error)  # the second time, nothing is left to close
 
 
 def _overridden(callbacks: list[Callback], name: str) -> list[Callable[..., None]]:
@@ -158,7 +158,7 @@ def _overridden(callbacks: list[Callback], name: str) -> list[Callable[..., None
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Refuse what is not a list of callbacks, and hooks that no run calls."""
+    """Refuse anything but a list of callbacks, and hooks that do not exist."""
     if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
         raise BadParameter("callbacks", callbacks, "is not a list", "pass [callback, ...], or leave it out")
     for callback in callbacks:

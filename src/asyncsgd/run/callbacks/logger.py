@@ -1,4 +1,4 @@
-"""What all loggers do alike: gather rows, write them now and then, remember ids, and never stand in the run's way."""
+"""Base of the loggers: collect rows, write them periodically, remember ids, and never stop the run."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ IDS = "loggers.json"
 
 @dataclass(frozen=True)
 class Row:
-    """Numbers of one moment."""
+    """The numbers of one moment."""
 
     iteration: int
     seconds: float
-    """On the clock of the run."""
+    """Time on the clock of the run."""
     stamp: float
     """Seconds since 1970."""
     values: Mapping[str, float]
 
 
 class Logger(Callback):
-    """Base of the loggers. Give ``kind`` and the methods below it; whatever they raise, the run goes on."""
+    """Base class of the loggers. Override ``kind`` and the methods below; if they raise, the run continues."""
 
     kind = ""
-    """Its name, its extra, and its key in loggers.json."""
+    """Name of the logger, of its extra, and its key in loggers.json."""
 
     def _open(self, config: Mapping[str, Any], known: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """A run begins, or one with these ids goes on; the ids to remember. May raise."""
+        """Start a run, or continue the one with the ``known`` ids; return the ids to remember. May raise."""
         raise NotImplementedError
 
     def _write(self, rows: list[Row]) -> None:
@@ -55,7 +55,7 @@ class Logger(Callback):
         raise NotImplementedError
 
     def _close(self, run: TrainingRun | None) -> None:
-        """Give back everything; None: the run has failed."""
+        """Release everything; ``run`` is None if the run failed."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------ a callback
@@ -84,12 +84,12 @@ class Logger(Callback):
             write_text(directory / IDS, json.dumps({**_read(directory), self.kind: dict(ids)}, indent=2) + "\n")
 
     def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
-        """Remember a row; it is written with the next progress."""
+        """Keep a row; the next ``on_progress`` writes it."""
         self._iteration = view.iteration
         self._rows.append(Row(view.iteration, view.seconds, self.now(), {**metrics, "run/seconds": view.seconds}))
 
     def on_progress(self, view: LiveView) -> None:
-        """Write, if it is time to."""
+        """Write the rows, at most once every ``every`` seconds."""
         self._iteration = view.iteration
         if view.seconds < self._next:
             return
@@ -105,17 +105,17 @@ class Logger(Callback):
         self._flush()
 
     def on_note(self, text: str) -> None:
-        """Write it down at once."""
+        """Write a note at once."""
         self._try(self._say, text, self._iteration)
 
     def on_end(self, run: TrainingRun) -> None:
-        """Write what is left, and the summary."""
+        """Write the remaining rows and the summary."""
         self._run = run
         self._flush()
         self._try(self._finish, run, RunView.of(run).headline())
 
     def close(self) -> None:
-        """Close, whatever happened."""
+        """Write the remaining rows and close the logger."""
         self._flush()
         self._try(self._close, self._run)
         self._is_open = False
@@ -126,18 +126,18 @@ class Logger(Callback):
             self._try(self._write, rows)
 
     def _try(self, do: Callable[..., None], *what: Any) -> None:
-        if not self._is_open:  # it has failed, or never began
+        if not self._is_open:  # it failed, or never started
             return
         try:
             do(*what)
         except Exception as error:
             self._is_open = False
-            words = f"logging to {self.kind} has ended: {type(error).__name__}: {error}; the run goes on"
-            warnings.warn(words, LoggerWarning, stacklevel=2)
+            text = f"logging to {self.kind} has ended: {type(error).__name__}: {error}; the run continues"
+            warnings.warn(text, LoggerWarning, stacklevel=2)
 
 
 def needs(kind: str, imported: Callable[[], Any]) -> Any:
-    """Import what an extra brings, or say which extra."""
+    """Import the libraries of an extra, or name the extra to install."""
     try:
         return imported()
     except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ def needs(kind: str, imported: Callable[[], Any]) -> Any:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested words and numbers with dots between the names; what is nothing is left out.
+    """Yield nested values under names joined by dots, without those that are None.
 
     >>> dict(flat({"seed": 0, "engine": {"workers": 4, "slowdown": [1, 10]}, "until": None}))
     {'seed': 0, 'engine.workers': 4, 'engine.slowdown': '[1, 10]'}
@@ -160,7 +160,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def title(config: Mapping[str, Any]) -> str:
-    """What a run is called if nobody says: its method, and where it is kept."""
+    """Return the default name of a run: its method and its directory."""
     where = config["directory"]
     return config["method_name"] if where is None else f"{config['method_name']} {Path(where).name}"
 
@@ -180,5 +180,5 @@ def _read(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadRunDirectory(f"{directory / IDS} is damaged ({error}); remove it to log under new ids") from error
     if not isinstance(found, dict):
-        raise BadRunDirectory(f"{directory / IDS} is damaged (it is no object); remove it to log under new ids")
+        raise BadRunDirectory(f"{directory / IDS} is damaged (not a JSON object); remove it to log under new ids")
     return found

@@ -1,4 +1,4 @@
-"""The terminal as a callback: a line that moves, notes above it, and a summary at the end."""
+"""The terminal callback: a progress line, notes above it, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Terminal(Callback):
-    """A line that moves, on a terminal; elsewhere a line every half minute. Notes are printed above it."""
+    """A live progress line on a terminal; elsewhere one line every half minute. Notes are printed above it."""
 
     def __init__(self, every: float = 30.0, *, summary: bool = True) -> None:
-        """Print a line every so many seconds where no line can move; at the end a summary, if ``summary``.
+        """Print a line every ``every`` seconds where output cannot be redrawn, and a summary at the end if ``summary``.
 
-        An interrupted run is always summed up, as `asyncsgd.train` does not return it.
+        An interrupted run always gets a summary, because `asyncsgd.train` does not return it.
         """
         from rich.console import Console
 
@@ -29,7 +29,7 @@ class Terminal(Callback):
         self._every, self._next = every, every
 
     def on_start(self, view: LiveView) -> None:
-        """Start to draw."""
+        """Start the progress line."""
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
@@ -37,14 +37,14 @@ class Terminal(Callback):
             for note in view.config.get("notes", ()):
                 self.on_note(note)
         if self._console.is_terminal:
-            words = TextColumn("{task.description}", table_column=Column())  # the one that narrow terminals break
-            columns = (BarColumn(bar_width=12), TextColumn("{task.fields[left]}"), words)
+            text = TextColumn("{task.description}", table_column=Column())  # narrow terminals wrap only this column
+            columns = (BarColumn(bar_width=12), TextColumn("{task.fields[left]}"), text)
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._line = self._bar.add_task("starting workers", total=view.wanted, left="")
             self._bar.start()
 
     def on_progress(self, view: LiveView) -> None:
-        """Draw how the run stands."""
+        """Draw the current state."""
         if self._bar is not None:
             left = time_left(view).strip()
             self._bar.update(self._line, completed=view.iteration, description=describe(view), left=left)
@@ -53,7 +53,7 @@ class Terminal(Callback):
             self._console.print(describe(view) + time_left(view), soft_wrap=True)
 
     def on_note(self, text: str) -> None:
-        """Print it."""
+        """Print a note."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def on_end(self, run: TrainingRun) -> None:
@@ -65,7 +65,7 @@ class Terminal(Callback):
             self.on_note(RunView.of(run).text())
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the progress line."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -86,7 +86,7 @@ def describe(view: LiveView) -> str:
 
 
 def time_left(view: LiveView) -> str:
-    """Return how long the rest takes at the speed of late; nothing where that is not known."""
+    """Return the remaining time at the recent speed; empty if the speed is unknown."""
     if view.updates_per_second <= 0:
         return ""
     return f"  {clock(round((view.wanted - view.iteration) / view.updates_per_second))} left"

@@ -1,4 +1,4 @@
-"""MLflow: a run in a local store or on a server, through the client, so that no active run of yours is touched."""
+"""MLflow: log to a local store or a server through the client, which leaves the user's active run alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LOCAL = "sqlite:///"
 METRICS, PARAMS, LENGTH = 1000, 100, 6000
-"""MLflow takes at most so many metrics or parameters at once, and so many characters in one."""
+"""MLflow's limits: metrics per call, parameters per call, characters per parameter."""
 
 
 class MLflow(Logger):
@@ -49,12 +49,12 @@ class MLflow(Logger):
         if found is not None:
             return str(found.experiment_id)
         where = None
-        if self._uri.startswith(LOCAL):  # beside the database; MLflow would put them into the current directory
+        if self._uri.startswith(LOCAL):  # beside the database; by default MLflow uses the current directory
             where = (Path(self._uri.removeprefix(LOCAL)).absolute().parent / "mlruns").as_uri()
         return str(self._client.create_experiment(self._experiment, artifact_location=where))
 
     def _log_config(self, config: Mapping[str, Any]) -> None:
-        """Parameters can be written only once: what a resume has changed becomes a tag."""
+        """Log the configuration. Parameters can be written only once, so values that a resume changed become tags."""
         before = self._client.get_run(self._id).data.params
         values = {_key(name): str(value)[:LENGTH] for name, value in flat(config) if name != "resumed_at"}
         param = self._mlflow.entities.Param
@@ -76,7 +76,7 @@ class MLflow(Logger):
             self._client.log_batch(self._id, metrics=metrics[start : start + METRICS])
 
     def _say(self, note: str, iteration: int) -> None:
-        # One file per note: a store cannot append to one, and notes are rare. The time keeps a resumed run's apart.
+        # One file per note: a store cannot append, and notes are rare. The time avoids a clash after a resume.
         self._notes += 1
         name = f"notes/{round(1000 * self.now())}-{self._notes}-iteration-{iteration}.txt"
         self._client.log_text(self._id, note + "\n", name)
@@ -110,7 +110,7 @@ def _imported_database() -> Any:
 
 
 def _key(name: str) -> str:
-    """A name that MLflow takes.
+    """Return a name that MLflow accepts.
 
     >>> _key("loss (train)"), _key("delay/average")
     ('loss _train_', 'delay/average')

@@ -40,11 +40,11 @@ class TensorBoard(Logger):
         if directory is None:
             if config["directory"] is None:
                 fix = "pass one to asgd.callbacks.tensorboard, or a directory to asgd.train"
-                raise BadParameter("directory", None, "leaves nowhere to write event files", fix)
+                raise BadParameter("directory", None, "leaves no place for event files", fix)
             directory = Path(config["directory"]) / "tensorboard"
         self._writer = self._tensorboard.summary.writer.event_file_writer.EventFileWriter(str(directory))
         if config["resumed_at"] is not None:
-            # To TensorBoard this means: forget what an earlier file says of these iterations.
+            # Tells TensorBoard to discard these iterations of earlier files.
             log = self._tensorboard.compat.proto.event_pb2.SessionLog
             self._event(config["resumed_at"] + 1, session_log=log(status=log.START))
         self._text("config", _table(dict(flat(config))), config["resumed_at"] or 0)
@@ -66,15 +66,15 @@ class TensorBoard(Logger):
         self._writer.flush()
 
     def _say(self, note: str, iteration: int) -> None:
-        self._text("notes", indent(note, "    "), iteration)  # as it is, to Markdown
+        self._text("notes", indent(note, "    "), iteration)  # indented: Markdown shows it verbatim
         self._writer.flush()
 
     def _finish(self, run: TrainingRun, summary: Mapping[str, Any]) -> None:
         last = run.trace.iterations
         self._text("summary", _table(finite(summary)), last)
-        said = [*run.diagnosis.problems, *run.diagnosis.facts]
-        if said:
-            self._text("diagnosis", "\n".join(f"- {sentence}" for sentence in said), last)
+        sentences = [*run.diagnosis.problems, *run.diagnosis.facts]
+        if sentences:
+            self._text("diagnosis", "\n".join(f"- {sentence}" for sentence in sentences), last)
         histogram = self._tensorboard.plugins.histogram.summary_v2.histogram_pb
         self._event(last, summary=histogram("delay/histogram", run.trace.delays.values))
 

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run that stays on this disk, unless you ask for more."""
+"""Weights & Biases: log to the local disk or, with ``mode="online"``, to the server."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class WandB(Logger):
             "name": self._name or title(config),
             "dir": str(directory),
             "config": {name: value for name, value in config.items() if name != "resumed_at"},
-            "reinit": "create_new",  # another run of this process is none of ours
-            # Nothing of what the terminal shows is caught.
+            "reinit": "create_new",  # leave other runs of this process alone
+            # Do not capture the terminal.
             "settings": self._wandb.Settings(console="off"),
         }
         if known is not None:
@@ -64,7 +64,7 @@ class WandB(Logger):
             if self._mode == "online":
                 given["resume"] = "allow"
         self._logged = self._wandb.init(**{**given, **self._options})
-        # Their own step may never go back, but a resumed run does: iterations are a number like others.
+        # The step of W&B may not go back, but a resumed run does: so log iterations as a metric.
         self._logged.define_metric("iteration")
         self._logged.define_metric("*", step_metric="iteration")
         return {"id": self._logged.id, "project": self._project}
@@ -83,8 +83,8 @@ class WandB(Logger):
             bars = np.histogram(delays, bins=min(BARS, after), range=(0, after))
             histogram = self._wandb.Histogram(np_histogram=bars)
             self._logged.log({"delay/histogram": histogram, "iteration": run.trace.iterations})
-        words = {name: summary[name] for name in ("state", "sentence", "facts", "problems")}
-        self._logged.summary.update({f"final/{name}": value for name, value in {**words, **finite(summary)}.items()})
+        texts = {name: summary[name] for name in ("state", "sentence", "facts", "problems")}
+        self._logged.summary.update({f"final/{name}": value for name, value in {**texts, **finite(summary)}.items()})
 
     def _close(self, run: TrainingRun | None) -> None:
         self._logged.finish(exit_code=0 if run is not None and run.diverged is None else 1)
