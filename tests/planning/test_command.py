@@ -181,10 +181,10 @@ def test_a_parquet_trace_of_a_run(command, tmp_path):
         ("", "is empty; write one column per worker under a header"),
         ("a\n1.0\n2.0\n", "has one worker only, and nobody to wait for; give the durations of two workers or more"),
         ("worker,duration\n7,1.0\n7,2.0\n", "has one worker only"),
-        ("a,b\n1.0,2.0\n1.0,0\n", "line 3, column 'b' = 0.0 is no duration; pass positive finite seconds"),
-        ("a,b\n-1.0,2.0\n", "line 2, column 'a' = -1.0 is no duration; pass positive finite seconds"),
-        ("a,b\n1.0,2.0\n1.0,nan\n", "line 3, column 'b' = nan is no duration; pass positive finite seconds"),
-        ("a,b\n1.0,inf\n", "line 2, column 'b' = inf is no duration"),
+        ("a,b\n1.0,2.0\n1.0,0\n", "line 3, column 'b' = 0.0 is not a duration; pass positive finite seconds"),
+        ("a,b\n-1.0,2.0\n", "line 2, column 'a' = -1.0 is not a duration; pass positive finite seconds"),
+        ("a,b\n1.0,2.0\n1.0,nan\n", "line 3, column 'b' = nan is not a duration; pass positive finite seconds"),
+        ("a,b\n1.0,inf\n", "line 2, column 'b' = inf is not a duration"),
         ("a,b\n1.0,2.0\nfast,2.0\n", "line 3, column 'a' = 'fast' is not a number; pass positive finite seconds"),
         ("a,b\n1.0,2.0\n1.0,2.0,3.0\n", "line 3 = ['1.0', '2.0', '3.0'] has 3 cells under 2 names"),
         ("a,b,c\n1,2,3\n1,2\n", "line 3 = ['1', '2'] has 2 cells under 3 names; write all commas"),
@@ -242,14 +242,14 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
     code, _, err = command("d.parquet")
     assert (code, err) == (
         2,
-        "asyncsgd: d.parquet, row 0, column 'b' = -2.0 is no duration; pass positive finite seconds\n",
+        "asyncsgd: d.parquet, row 0, column 'b' = -2.0 is not a duration; pass positive finite seconds\n",
     )
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("nowhere.csv",), "path = 'nowhere.csv' does not exist; pass the name of a file that is there"),
+        (("nowhere.csv",), "path = 'nowhere.csv' does not exist; check the path"),
         ((".",), "is a directory"),
         ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is no list of numbers; pass whole numbers"),
         ((EXAMPLE, "--concurrency", "0"), "--concurrency = 0 must be an integer of at least 1"),

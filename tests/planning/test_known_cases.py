@@ -347,8 +347,8 @@ def test_bad_arguments_are_named(arguments, says):
     ("durations", "says"),
     [
         ([1.0], "one worker only, and nobody to wait for"),
-        ([], "names no worker"),
-        ([1.0, 0.0], "is no duration"),
+        ([], "has no worker"),
+        ([1.0, 0.0], "is not a duration"),
         ([1.0, 1e-300], r"has mean 1e-300 for worker 1"),
         (asgd.durations.pareto(1.0, shape=[3.0, 1.0]), "has mean inf for worker 1"),
         ("nowhere.csv", "does not exist"),

@@ -14,7 +14,7 @@
     │   ├── NoRun                         no run is in the directory (also BadRunDirectory)
     │   └── NotTrusted                    the directory of another user holds a pickle (also BadRunDirectory)
     ├── WorkerError                       caused by a worker: report its job as ``Lost(job, REJECTED)`` and continue
-    │   ├── UnknownJob                    no such job was ever handed out
+    │   ├── UnknownJob                    no such job was ever assigned
     │   ├── WrongWorker                   the job belongs to another worker
     │   ├── OutOfOrder                    a later job of the same worker came before an earlier one
     │   ├── EndedJob                      the job has ended already
@@ -138,7 +138,7 @@ class WorkerError(AsyncSGDError):
 
 
 class UnknownJob(WorkerError):
-    """An update or a loss was reported for a job that was never handed out."""
+    """An update or a loss was reported for a job that was never assigned."""
 
 
 class WrongWorker(WorkerError):
