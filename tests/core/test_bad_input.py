@@ -504,7 +504,7 @@ BIASED: dict[str, tuple[Method, str]] = {
     "delay-adaptive": (methods.delay_adaptive(0.1).using(dispatch=Uniform(2)), "smaller step"),
     "dropping": (methods.delay_adaptive(0.1, rule="drop").using(dispatch=Uniform(2)), "dropped"),
     "dividing": (methods.delay_adaptive(0.1, rule="divide").using(dispatch=Uniform(2)), "much smaller step"),
-    "over-selection": (methods.fedavg(0.1, clients=2, ask=3), "discarded"),
+    "over-selection": (methods.fedavg(0.1, clients=2, ask=3), "discards"),
     "fedbuff": (methods.fedbuff(0.1, **FED), "stale updates get a smaller step"),
     "fedasync": (methods.fedasync(**FED).local(1, 0.1), "stale updates"),
     "fedasync hinge": (methods.fedasync(weighting="hinge", **FED).local(1, 0.1), "stale updates"),

@@ -294,7 +294,7 @@ class Server:
         if worker is not None and (type(worker) is not int or worker != found[0].worker):
             if not is_id(worker):
                 raise errors.BadEvent(
-                    f"worker {worker!r} answered job {job}; pass the id that it joined with, or leave the worker out"
+                    f"worker {worker!r} answered job {job}; pass the whole number that it joined with, or no worker"
                 )
             if worker == found[0].worker:
                 return found
