@@ -250,7 +250,7 @@ SECONDS = "pass positive finite seconds"
         (lambda: du.fixed(1.0), "seconds = 1.0 does not give the number of workers; .*workers=8"),
         (lambda: du.fixed(1.0, workers=0), "workers = 0 must be an integer of at least 1"),
         (lambda: du.fixed(1.0, workers=2.0), "workers = 2.0 must be an integer"),
-        (lambda: du.fixed([1.0, 2.0], workers=3), "seconds = .* has 2 values, but workers = 3; give one value per"),
+        (lambda: du.fixed([1.0, 2.0], workers=3), "seconds = .* has 2 values, but workers = 3; pass one value per"),
         (lambda: du.fixed("1.0"), "seconds = '1.0' is not made of numbers"),
         (lambda: du.fixed(["1.0", "2.0"]), r"seconds = \['1.0', '2.0'\] is not made of numbers"),
         (lambda: du.fixed([True]), "is not made of numbers"),

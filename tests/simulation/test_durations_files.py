@@ -233,7 +233,7 @@ def test_traces_without_times_are_refused(rows, message):
         ("a,a\n1,2\n", "line 1 = 'a' names two columns"),
         (",a\n0,1\n", r"line 1 = \['', 'a'\] has no name for column 1; .*index=False"),
         ("1.5,2.5\n1,2\n", "line 1 = '1.5' is data, not a header"),
-        ("10,60\n11,61\n", r"line 1 = \['10', '60'\] holds numbers that do not count the workers"),
+        ("10,60\n11,61\n", r"line 1 = \['10', '60'\] holds numbers that are not 0, 1, 2, ..."),
         ("a;b\n1;2\n", "line 1 = 'a;b' is one cell; separate cells by commas"),
         ("worker,seconds\n0,1\n", r"line 1 = \['worker', 'seconds'\] lacks the column 'duration'"),
         ("duration\n1\n", "lacks the column 'worker'"),
@@ -303,7 +303,7 @@ def test_what_is_not_parquet_is_refused(tmp_path, data):
 
 @pytest.mark.parametrize("read", [du.from_csv, du.from_parquet, du.from_trace])
 def test_missing_files(tmp_path, read):
-    with pytest.raises(UsageError, match=r"path = '.*/nothing' does not exist; pass the name of a file"):
+    with pytest.raises(UsageError, match=r"path = '.*/nothing' does not exist; check the path"):
         read(tmp_path / "nothing")
     with pytest.raises(UsageError, match="is a directory"):
         read(tmp_path)

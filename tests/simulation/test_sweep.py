@@ -87,7 +87,7 @@ def test_the_best_on_the_edge_is_a_warning():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"target": -1.0}, "target = -1.0 cannot be reached.*positive"),
+        ({"target": -1.0}, "target = -1.0 cannot be reached.*above 0"),
         ({"target": 0.0}, "target = 0.0 cannot be reached"),
         ({"target": float("nan")}, "target = nan"),
         ({"target": 1e-3, "window": 1000}, "window = 1000 is longer than the run of 200"),
