@@ -1,4 +1,4 @@
-"""What every run leaves behind, simulated or real, and what its end leaves half done."""
+"""The result of a run, simulated or real, and the updates that were not used at its end."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from asyncsgd.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run leaves behind: the model, the trace of who did what, and the metrics over iterations and time."""
+    """The result of a run: the model, the trace of all jobs, and the metrics over iterations and time."""
 
     x: Vector
-    """The model the method answers with; if the run diverged, the last one that was measured and finite."""
+    """The resulting model; if the run diverged, the last one that was measured and finite."""
     trace: Trace
     metrics: dict[str, NDArray[Any]]
-    """What the task evaluates, with the "iteration" and the "time" it was evaluated at."""
+    """The task's metrics, with the "iteration" and the "time" of each evaluation."""
     method: Method
     diverged: int | None = None
-    """The iteration at which the run was seen to diverge (at a measurement, or by an update that was not finite), or
+    """The iteration at which the run was found to diverge (at a measurement, or by an update that was not finite), or
     None. The run ends there: trace and metrics hold what came before."""
     compiled: bool = False
-    """Whether the numbers came from the compiled replay (the same bits as the core's, only sooner)."""
+    """Whether the compiled replay computed the numbers (the same bits as the core's, only faster)."""
     x_iteration: int | None = None
-    """The iteration that ``x`` is the model of if the run diverged; None: the last one."""
+    """The iteration of the model ``x`` if the run diverged; None for the last one."""
     slow_because: str = ""
     """Why a simulation did not run in compiled code, such as "optimizer Adam has no compiled form"; empty if it did."""
 
@@ -47,16 +47,16 @@ class Run:
 
     @property
     def unused(self) -> int:
-        """Updates at the end that no step of the model has used, as those of a buffer that was not full."""
+        """The number of updates at the end that the model has not used, such as those of a buffer that was not full."""
         return unused(self.method, self.trace)
 
     def report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
         """Write one self-contained HTML page about the run, and return its path.
 
         Args:
-            path: Where it goes; by default ``report.html``, in the run's directory if it has one.
-            title: Its heading.
-            task: What the run was of. With its constants, the page has the theorems' bounds too.
+            path: The path of the page; by default ``report.html``, in the run's directory if it has one.
+            title: The heading of the page.
+            task: The task of the run. With its constants, the page shows the theorems' bounds too.
         """
         if path is None:
             path = Path(getattr(self, "directory", None) or "") / "report.html"
@@ -64,13 +64,13 @@ class Run:
 
 
 def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> Path:
-    """Write the page of runs. It is found by its name: pages lie above runs, and few runs want one."""
+    """Write the page of runs. It imports ``pages`` by name, because pages are in a layer above runs."""
     written: Path = import_module("asyncsgd.pages").report(runs, path, title=title, task=task)
     return written
 
 
 def unused(method: Method, trace: Trace) -> int:
-    """Return how many updates at the end no step of the model has used, as those of a buffer that was not full.
+    """Return the number of updates at the end that the model has not used, such as those of a buffer that was not full.
 
     >>> from asyncsgd import methods, simulate, tasks, durations
     >>> method = methods.fedbuff(0.1, concurrency=2, buffer=4)
@@ -87,7 +87,7 @@ def unused(method: Method, trace: Trace) -> int:
 
 
 def leftover(method: Method, trace: Trace) -> str | None:
-    """Return what the end has left half done, in a sentence; None if nothing."""
+    """Return which updates at the end were not used, as a sentence; None if all were."""
     waiting = unused(method, trace)
     if waiting:
         who = "the last update was" if waiting == 1 else f"the last {waiting} updates were"

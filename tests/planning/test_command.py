@@ -183,7 +183,7 @@ def test_a_parquet_trace_of_a_run(command, tmp_path):
         ("", "is empty; write one column per worker under a header"),
         (
             "a\n1.0\n2.0\n",
-            "has only one worker, so there is nothing to compare; pass the durations of two or more workers",
+            "has only one worker, so there is nothing to compare; pass the durations of two",
         ),
         ("worker,duration\n7,1.0\n7,2.0\n", "has only one worker"),
         ("a,b\n1.0,2.0\n1.0,0\n", "line 3, column 'b' = 0.0 is not a duration; pass positive finite seconds"),

@@ -256,7 +256,7 @@ def frozen():
         ({"model": small_model().half()}, "float16.*model.float"),
         ({"model": small_model().bfloat16()}, "bfloat16.*model.float"),
         ({"model": lazy()}, "lazy"),
-        ({"loss": "no"}, "loss = 'no' cannot be called"),
+        ({"loss": "no"}, "loss = 'no' is not a function"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"split": "iid"}, r"split = 'iid' is a str; pass asgd.tasks.split\(\"iid\", workers=4\)"),
         ({"calibration": 0}, "calibration = 0"),
