@@ -1,6 +1,6 @@
 """Claim 8: different data: what the delays of single workers cost, and which methods end at the wrong point.
 
-The measurements stand in `asyncsgd.experiments.late_workers` and `asyncsgd.experiments.bias`.
+The measurements are in `asyncsgd.experiments.late_workers` and `asyncsgd.experiments.bias`.
 """
 
 from __future__ import annotations

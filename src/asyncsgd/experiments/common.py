@@ -70,7 +70,7 @@ class Claim:
     refuted_by: str
     """Which result of this experiment would make the verdict "does not hold as written"."""
     why: str = ""
-    """Where it does not hold as written: why, and what we build instead."""
+    """If the claim does not hold as written: why, and what asyncsgd does instead."""
     values: dict[str, Any] = field(default_factory=dict)
     """Numbers for claims.json: plain ints, floats, strings, lists and dicts."""
     tables: tuple[Table, ...] = ()
