@@ -19,8 +19,7 @@ from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# What the paper claims and what we found: the form that every experiment fills in.
+# The form that every experiment fills in: the paper's claim, the measurement and the verdict.
 
 
 class Verdict(StrEnum):
@@ -77,8 +76,7 @@ class Claim:
     figures: tuple[Figure, ...] = ()
 
 
-# --------------------------------------------------------------------------------------------------------------
-# Straight lines through measured points, and how sure a mean of them is.
+# Fits of straight lines through measured points, with intervals.
 
 
 Numbers = Sequence[float] | NDArray[np.float64]

@@ -17,7 +17,6 @@ from asyncsgd.compiled.products import V8, add_scaled, combine
 from asyncsgd.compiled.random import below, output
 from asyncsgd.tasks.base import BATCH, BLOCK, CLASSES, HEADER, LOGISTIC, MINIMUM, QUADRATIC, RIDGE, SOFTMAX
 
-# --------------------------------------------------------------------------------------------------------------
 # ½xᵀHx - b·x for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 
 
@@ -62,7 +61,6 @@ def excess(hessian: Any, optimum: Any, d: Any, x: Any, result: Any, scratch: Any
     store(result, 0, 0.5 * total)
 
 
-# --------------------------------------------------------------------------------------------------------------
 # Least squares and logistic regression for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 
 
@@ -180,7 +178,6 @@ def linear_loss(
     store(result, 0, total - at(params, MINIMUM))
 
 
-# --------------------------------------------------------------------------------------------------------------
 # Multinomial logistic regression for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 # x holds the weight of feature j for class k at j·classes + k.
 
