@@ -166,7 +166,7 @@ FEWEST, MOST = 50_000, 300_000
 ROUNDS = (30, 20_000)
 BLOCKS = 20
 WARM_UP = 5
-"""The first so many of the blocks are not measured: queues build up in them."""
+"""The number of first blocks that are not measured, because queues build up in them."""
 DRIFT = 0.03
 """Later blocks slower than earlier ones by more than this, and by more than chance explains: not settled."""
 
