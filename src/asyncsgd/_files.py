@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, after a kill or a power cut at any instant."""
+"""Write files that exist whole or not at all, after a kill or a power cut at any instant, and lock them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from typing import IO
 
 from asyncsgd.core.errors import CannotWrite, UsageError
 
-# --------------------------------------------------------------------------------------------------------------
-# Locks on open files: they end with the process that holds them, however it ends. Windows does not have them.
+# Locks on open files end with the process that holds them, however it ends. Windows does not have them.
 
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows: what only reads, simulates or plans works there all the same
+except ModuleNotFoundError:  # Windows: reading, simulating and planning work without locks
     fcntl = None  # type: ignore[assignment]
 
 AVAILABLE = fcntl is not None
-"""Whether this system has them."""
+"""Whether this system has locks on files."""
 
 
 def take(descriptor: int, *, shared: bool = False) -> bool:
-    """Take the lock unless another process holds it; whether that worked. Closing the file gives it back."""
+    """Take the lock unless another process holds it; return whether that worked. Closing the file releases it."""
     if fcntl is None:
         raise UsageError("this system cannot lock files (it has no fcntl); train on Linux or macOS")
     try:
@@ -43,11 +42,11 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 def create(path: Path, flags: int = os.O_EXCL) -> int:
     """Open a file of a run for writing, and return its descriptor. Only its owner may read it.
 
-    The mode is set explicitly as well: a umask may take away even the owner's rights.
+    The mode is set explicitly as well, because a umask may remove even the owner's rights.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, PRIVATE_FILE)
     if os.fstat(descriptor).st_mode & 0o777 != PRIVATE_FILE:
-        with suppress(OSError):  # somebody else's file, or a file system without owners
+        with suppress(OSError):  # a file of another user, or a file system without owners
             os.fchmod(descriptor, PRIVATE_FILE)
     return descriptor
 
@@ -63,9 +62,9 @@ def make_folder(path: Path) -> list[Path]:
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
-    """Give a file to write that takes the place of ``path`` if the block succeeds, and else disappears.
+    """Yield a file to write that replaces ``path`` if the block succeeds, and otherwise disappears.
 
-    A ``private`` one only its owner may read, at any moment.
+    Only the owner may read a ``private`` file, at any moment.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -87,7 +86,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> Path:
-    """Write a whole file; folders on the way to it are made."""
+    """Write a whole file; make missing folders above it."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, private=private) as file:
@@ -96,7 +95,7 @@ def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> Path
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """The same for text, in UTF-8."""
+    """Write a whole text file in UTF-8; make missing folders above it."""
     return write_bytes(path, text.encode())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 NOTHING = "–"
-"""What stands where there is no number."""
+"""The text in place of a missing number."""
 LARGE = 1e7
 """Measured numbers from here on are written with a power of ten; counts never are."""
 UNITS = (
@@ -63,7 +63,7 @@ def times(ratio: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return few digits, for a narrow table.
+    """Return a number with few digits, for a narrow table.
 
     >>> short(9.0), short(45.12), short(999.6), short(33_149.0), short(2.5e6)
     ('9', '45', '1k', '33k', '2.5M')
@@ -75,7 +75,7 @@ def short(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; a small one is not called none, unless it is below one in ten thousand.
+    """Return a share in percent; a small share shows as 0% only below one in ten thousand.
 
     >>> percent(0.256), percent(0.004), percent(1e-9)
     ('26%', '0.4%', '0%')
@@ -111,7 +111,7 @@ def clock(seconds: float) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """Return how long since.
+    """Return the time since an event.
 
     >>> ago(0.04), ago(3.26), ago(42), ago(75), ago(None)
     ('now', '3.3 s', '42 s', '1:15', '–')
@@ -124,7 +124,7 @@ def ago(seconds: float | None) -> str:
 
 
 def cell(value: object, digits: int = 3) -> str:
-    """Return what stands in a cell of a table.
+    """Return the text of a table cell.
 
     >>> cell(None), cell(True), cell(0.12345), cell("async_sgd"), cell(2000)
     ('–', 'yes', '0.123', 'async_sgd', '2000')

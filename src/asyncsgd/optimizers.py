@@ -33,7 +33,7 @@ def momentum(beta: float = 0.9, *, nesterov: bool = False) -> Momentum:
     """Momentum: m ← β m + d and x ← x - η m.
 
     Args:
-        beta: β, the share of m that stays.
+        beta: The share β of m that stays.
         nesterov: Move by d + β m in place of m.
 
     >>> momentum(0.8, nesterov=True)
@@ -49,7 +49,7 @@ def adamw(beta1: float = 0.9, beta2: float = 0.999, *, epsilon: float = 1e-8, am
     Args:
         beta1: The decay of the mean of directions.
         beta2: The decay of the mean of their squares.
-        epsilon: What is added to the square root of that mean.
+        epsilon: The number added to the square root of that mean.
         amsgrad: Use the largest mean of squares so far (Reddi et al. 2018).
 
     >>> adamw(0.8).beta1
@@ -59,7 +59,7 @@ def adamw(beta1: float = 0.9, beta2: float = 0.999, *, epsilon: float = 1e-8, am
 
 
 def torch(kind: Any, **options: Any) -> TorchOptimizer:
-    """An optimizer of PyTorch over the whole model as one flat parameter (extra ``torch``).
+    """Use an optimizer of PyTorch over the whole model as one flat parameter (extra ``torch``).
 
     Its lr is the method's step, η times the weight, so a rule that shortens the step of a late gradient shortens this
     optimizer's step too. Under a buffer, as in ``fedbuff``, lr is η, and the gradient is the weighted mean of the
@@ -67,7 +67,7 @@ def torch(kind: Any, **options: Any) -> TorchOptimizer:
 
     Args:
         kind: A class such as ``torch.optim.AdamW``, or its name, "AdamW".
-        options: What the class takes besides the parameters and lr, as ``weight_decay=0.01, fused=True``.
+        options: Further options of the class except lr, such as ``weight_decay=0.01, fused=True``.
 
     >>> from asyncsgd import methods
     >>> methods.delay_adaptive(0.001).using(optimizer=torch("AdamW", weight_decay=0.01)).optimizer

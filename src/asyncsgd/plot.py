@@ -1,12 +1,12 @@
-"""Figures for papers, with matplotlib: who worked when, how late updates came, how fast it learned, what to expect.
+"""Figures for papers, with matplotlib: timelines, delays, convergence and expected speed-up.
 
 Every function draws into the ``axes`` that it is given, or into a figure of its own, and returns the axes::
 
     asgd.plot.timeline(run).figure.savefig("timeline.pdf")
 
-No global setting of matplotlib is changed, and pyplot is not used. What is called a run may be a run, a trace, a
-comparison, or the directory of one; several of them in a list, or in a dict that names them. Needs the extra
-``report``.
+No global setting of matplotlib is changed, and pyplot is not used. A "run" may be a run, a trace, a comparison, or a
+run directory; pass several in a list, or in a dict that names them. Needs the extra ``report``. docs/api/showing.md
+lists all functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["convergence", "delays", "speedup", "timeline"]
 WIDE = 50.0
 """Positive values that differ by more than this factor are drawn on a logarithmic axis."""
 POINTS = 16
-"""About so many concurrencies, where none are given."""
+"""The approximate number of concurrencies if none are given."""
 
 
 def timeline(
@@ -44,15 +44,15 @@ def timeline(
     bar: bool = True,
     axes: Any = None,
 ) -> Any:
-    """One row per worker, a bar per job while it was computed, coloured by delay; what did not arrive is hatched.
+    """Draw one row per worker with a bar per job, coloured by delay; jobs that did not arrive are hatched.
 
     Args:
         run: One run.
-        start: Seconds, or iterations if the trace has no clock.
-        until: The same; by default the end of the trace.
-        largest: The delay of the darkest colour; by default the largest one. Give it to compare several figures.
+        start: The left end of the figure in seconds, or in iterations if the trace has no clock.
+        until: The right end of the figure; by default the end of the trace.
+        largest: The delay of the darkest colour; by default the largest delay. Pass it to compare several figures.
         bar: Whether to draw the colour bar.
-        axes: Where to draw.
+        axes: The axes to draw into; by default those of a new figure.
 
     >>> import asyncsgd as asgd
     >>> speeds = asgd.durations.fixed([1, 1, 5])
@@ -75,7 +75,18 @@ def timeline(
 
 
 def delays(runs: Any, *, axes: Any = None) -> Any:
-    """How late updates came: the share of them with at most this delay, one line per run."""
+    """Draw the share of updates with at most each delay, one line per run.
+
+    Args:
+        runs: One or several runs.
+        axes: The axes to draw into; by default those of a new figure.
+
+    >>> import asyncsgd as asgd
+    >>> speeds = asgd.durations.fixed([1, 1, 5])
+    >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
+    >>> delays(run).get_ylabel()
+    'share of updates'
+    """
     subjects = gather(runs)
     named = {f"{s.name}: τ avg {s.trace.delays.average:.3g}, max {s.trace.delays.maximum}": s.trace for s in subjects}
     with _canvas(axes) as axes:
@@ -84,13 +95,13 @@ def delays(runs: Any, *, axes: Any = None) -> Any:
 
 
 def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axes: Any = None) -> Any:
-    """A metric over seconds or iterations, one line per run; dotted, where it was to get.
+    """Draw a metric over seconds or iterations, one line per run; a dotted line marks the target.
 
     Args:
-        runs: One or several.
-        metric: What the task evaluates; by default the loss, or whatever comes first.
+        runs: One or several runs.
+        metric: The name of a metric of the task; by default the loss, or else the first metric.
         over: ``"time"`` or ``"iteration"``.
-        axes: Where to draw.
+        axes: The axes to draw into; by default those of a new figure.
     """
     if over not in AXES:
         raise BadParameter("over", over, "is unknown", f"pass one of {', '.join(AXES)}")
@@ -110,16 +121,16 @@ def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axe
 def speedup(
     durations: Sequence[float], concurrencies: Sequence[int] | None = None, *, ratio: bool = False, axes: Any = None
 ) -> Any:
-    """What asynchrony saves, by theory: seconds for as many gradients as are in flight, over how many those are.
+    """Draw what asynchrony saves by theory: seconds for c gradients with c jobs in flight, over c.
 
-    Drawn are mini-batch SGD, the speed-up lemma, the lemma with queues (exact for exponential durations, approximate
-    for fixed ones), and the floor under them that the slowest worker sets; see `asyncsgd.theory.speedup`.
+    The lines are mini-batch SGD, the speed-up lemma, the lemma with queues (exact for exponential durations,
+    approximate for fixed ones), and the floor under them that the slowest worker sets; see `asyncsgd.theory.speedup`.
 
     Args:
         durations: Seconds per gradient, one per worker.
-        concurrencies: Jobs in flight; by default from 1 to the number of workers.
+        concurrencies: The numbers of jobs in flight; by default from 1 to the number of workers.
         ratio: Draw how many times faster than mini-batch SGD each is, instead of seconds.
-        axes: Where to draw.
+        axes: The axes to draw into; by default those of a new figure.
 
     >>> axes = speedup([10.0] * 9 + [60.0], [1, 2, 5, 10])
     >>> [line.get_label() for line in axes.get_lines()][:2]
@@ -139,11 +150,11 @@ def speedup(
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: f"{value:,g}")
             axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
-        # With few jobs in flight the floor is far from everything: it may leave the picture.
+        # With few jobs in flight the floor is far below all other lines, so it may leave the picture.
         reached = [value for name, values in curves.items() if name != "floor" for value in values]
         axes.set_ylim(min(reached) / 1.6, max(reached) * 1.6)
         axes.set_xlabel("jobs in flight")
-        axes.set_ylabel("times faster than mini-batch SGD" if ratio else "seconds for so many gradients")
+        axes.set_ylabel("times faster than mini-batch SGD" if ratio else "seconds for this many gradients")
         axes.legend()
         return axes
 
@@ -189,7 +200,7 @@ def _metric(subjects: Sequence[RunView], metric: str | None) -> str:
 
 @contextmanager
 def _canvas(axes: Any, **size: float) -> Iterator[Any]:
-    """The user's axes as they are, or new ones in our look."""
+    """Yield the user's axes, or new ones in the style of asyncsgd."""
     if axes is not None:
         yield axes
         return

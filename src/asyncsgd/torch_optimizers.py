@@ -15,20 +15,17 @@ from asyncsgd.core.events import Arrival
 from asyncsgd.core.optimizers import Optimizer, State
 from asyncsgd.core.vectors import Vector
 
-# --------------------------------------------------------------------------------------------------------------
-# A NumPy vector as a tensor over the same memory.
-
 
 def address(vector: Vector) -> int:
-    """Where its first number lies."""
+    """Return the address of the vector's first number."""
     place: int = vector.__array_interface__["data"][0]
     return place
 
 
 def tensor_over(vector: Vector) -> Any:
-    """A tensor on the memory of a vector, which is not kept alive by it, and not protected if it is read-only.
+    """Return a tensor on the memory of a vector. The tensor neither keeps the vector alive nor respects read-only.
 
-    By address, because ``torch.from_numpy`` warns of read-only vectors, and those are what a server hands out.
+    It goes by address, because ``torch.from_numpy`` warns of read-only vectors, and the server's vectors are read-only.
     """
     import torch
 
@@ -45,11 +42,11 @@ def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
     if isinstance(kind, str):
         found = getattr(torch.optim, kind, None)
         if found is None:
-            raise BadParameter("kind", kind, "is no optimizer of torch.optim", 'pass a name such as "AdamW"')
+            raise BadParameter("kind", kind, "is not an optimizer of torch.optim", 'pass a name such as "AdamW"')
         kind = found
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
         shown = kind.__name__ if isinstance(kind, type) else type(kind).__name__
-        raise BadParameter("kind", shown, "is no optimizer class", "pass one such as torch.optim.AdamW, not an object")
+        raise BadParameter("kind", shown, "is not an optimizer class", "pass a class such as torch.optim.AdamW")
     if "lr" in options:
         raise BadParameter("lr", options["lr"], "is the method's step", "pass it as the method's stepsize")
     known = inspect.signature(kind).parameters
@@ -57,7 +54,7 @@ def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
         for name in options:
             if name not in list(known)[1:]:
                 fix = f"pass some of {', '.join(list(known)[1:])}"
-                raise BadParameter(name, options[name], f"is no option of {kind.__name__}", fix)
+                raise BadParameter(name, options[name], f"is not an option of {kind.__name__}", fix)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     return TorchOptimizer(kind, tuple(plain.items()), _probe(kind, plain))
 
@@ -69,7 +66,7 @@ class TorchOptimizer(Optimizer):
     kind: type
     options: tuple[tuple[str, Any], ...] = ()
     names: tuple[str, ...] = ()
-    """What torch calls the things that it remembers."""
+    """The names of the entries in torch's state."""
     _last: threading.local = field(default_factory=threading.local, init=False, compare=False)
     """The torch object last used by this thread: a cache; everything that matters is in the state."""
 
@@ -81,7 +78,7 @@ class TorchOptimizer(Optimizer):
         return type(self), (self.kind, self.options, self.names)
 
     def init(self, x: Vector) -> State:
-        """The steps taken, under the optimizer's name; None for what torch makes at the first step."""
+        """Return the number of steps under the optimizer's name, and None for what torch makes at the first step."""
         return {self.kind.__name__: 0, **dict.fromkeys(self.names)}
 
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
@@ -122,13 +119,13 @@ class _Bound:
         self.memory[name] = self.tensors[name] = from_numpy(value) if isinstance(value, np.ndarray) else value
 
     def belongs_to(self, state: State, out: Vector) -> bool:
-        """Whether the state is still the one whose memory this is; after a restore or for another run it is not."""
+        """Return whether the tensors belong to this state; after a restore or for another run they do not."""
         if not state[self.name] or (out.shape, out.dtype) != self.like:
             return False
         return all(state[name] is value for name, value in self.arrays.items())
 
     def step(self, state: State, d: Vector, step: float, out: Vector) -> None:
-        """One step of torch, in place in ``out``."""
+        """Do one step of torch, in place in ``out``."""
         self.parameter.data = tensor_over(out)
         gradient = tensor_over(d)
         self.parameter.grad = gradient.clone() if self.copies else gradient
@@ -146,7 +143,7 @@ class _Bound:
 
 
 def _probe(kind: Any, options: dict[str, Any]) -> tuple[str, ...]:
-    """The names of what it remembers, found by two steps of a small model; raises if it cannot serve."""
+    """Return the names of the optimizer's state, found by two steps of a small model; raise if it cannot be used."""
     import torch
 
     parameter = torch.nn.Parameter(torch.tensor([0.5, -0.25]))

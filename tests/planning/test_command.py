@@ -151,7 +151,9 @@ def test_without_matplotlib_it_says_how_to_get_the_page_and_goes_on(command, tmp
     monkeypatch.setattr("asyncsgd.planning.page.find_spec", lambda name: None)
     code, out, _ = command(EXAMPLE, "--concurrency", "12")
     assert code == 0
-    assert out.splitlines()[-1] == ("No page: the page needs matplotlib; get it with: pip install 'asyncsgd[report]'")
+    assert out.splitlines()[-1] == (
+        "No page: the page needs matplotlib; install it with: pip install 'asyncsgd[report]'"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,12 +181,15 @@ def test_a_parquet_trace_of_a_run(command, tmp_path):
     ("text", "says"),
     [
         ("", "is empty; write one column per worker under a header"),
-        ("a\n1.0\n2.0\n", "has one worker only, and nobody to wait for; give the durations of two workers or more"),
-        ("worker,duration\n7,1.0\n7,2.0\n", "has one worker only"),
-        ("a,b\n1.0,2.0\n1.0,0\n", "line 3, column 'b' = 0.0 is no duration; pass positive finite seconds"),
-        ("a,b\n-1.0,2.0\n", "line 2, column 'a' = -1.0 is no duration; pass positive finite seconds"),
-        ("a,b\n1.0,2.0\n1.0,nan\n", "line 3, column 'b' = nan is no duration; pass positive finite seconds"),
-        ("a,b\n1.0,inf\n", "line 2, column 'b' = inf is no duration"),
+        (
+            "a\n1.0\n2.0\n",
+            "has only one worker, so there is nothing to compare; pass the durations of two",
+        ),
+        ("worker,duration\n7,1.0\n7,2.0\n", "has only one worker"),
+        ("a,b\n1.0,2.0\n1.0,0\n", "line 3, column 'b' = 0.0 is not a duration; pass positive finite seconds"),
+        ("a,b\n-1.0,2.0\n", "line 2, column 'a' = -1.0 is not a duration; pass positive finite seconds"),
+        ("a,b\n1.0,2.0\n1.0,nan\n", "line 3, column 'b' = nan is not a duration; pass positive finite seconds"),
+        ("a,b\n1.0,inf\n", "line 2, column 'b' = inf is not a duration"),
         ("a,b\n1.0,2.0\nfast,2.0\n", "line 3, column 'a' = 'fast' is not a number; pass positive finite seconds"),
         ("a,b\n1.0,2.0\n1.0,2.0,3.0\n", "line 3 = ['1.0', '2.0', '3.0'] has 3 cells under 2 names"),
         ("a,b,c\n1,2,3\n1,2\n", "line 3 = ['1', '2'] has 2 cells under 3 names; write all commas"),
@@ -197,7 +202,7 @@ def test_a_parquet_trace_of_a_run(command, tmp_path):
         ("1.5,2.5\n1.0,2.0\n", "line 1 = '1.5' is data, not a header"),
         ("a;b\n1;2\n", "line 1 = 'a;b' is one cell; separate cells by commas"),
         ("a,a\n1,2\n", "line 1 = 'a' names two columns"),
-        ("a,b\n1e-300,1\n", "has mean 1e-300 for worker 0; give seconds whose mean lies between"),
+        ("a,b\n1e-300,1\n", "has mean 1e-300 for worker 0; pass seconds whose mean lies between"),
     ],
 )
 def test_a_bad_csv_is_one_sentence_with_line_and_fix(command, tmp_path, text, says):
@@ -242,14 +247,14 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
     code, _, err = command("d.parquet")
     assert (code, err) == (
         2,
-        "asyncsgd: d.parquet, row 0, column 'b' = -2.0 is no duration; pass positive finite seconds\n",
+        "asyncsgd: d.parquet, row 0, column 'b' = -2.0 is not a duration; pass positive finite seconds\n",
     )
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("nowhere.csv",), "path = 'nowhere.csv' does not exist; pass the name of a file that is there"),
+        (("nowhere.csv",), "path = 'nowhere.csv' does not exist; check the path"),
         ((".",), "is a directory"),
         ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is not a list of numbers; pass whole numbers"),
         ((EXAMPLE, "--concurrency", "0"), "--concurrency = 0 must be an integer of at least 1"),
@@ -257,7 +262,7 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
         ((EXAMPLE, "--epsilon", "0"), "--epsilon = 0.0"),
         (
             (EXAMPLE, "--heterogeneity", "1"),
-            "--heterogeneity = 1.0 has no meaning where the data are alike; pass --heterogeneous too",
+            "--heterogeneity = 1.0 has no meaning if the data are alike; pass --heterogeneous too",
         ),
     ],
 )

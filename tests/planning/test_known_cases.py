@@ -125,7 +125,7 @@ def test_a_simulation_that_had_not_settled_does_not_contradict_the_sentence():
 def test_a_method_that_no_theorem_covers_gets_no_step():
     plan = asgd.plan([1.0, 1.0, 4.0], heterogeneous=True, concurrency=3)
     (row,) = plan.at("delay_adaptive")
-    with pytest.raises(asgd.errors.UsageError, match="no theorem allows delay-adaptive a step where the data differ"):
+    with pytest.raises(asgd.errors.UsageError, match="no theorem covers delay-adaptive if the data differ"):
         row.method(smoothness=2.0)
 
 
@@ -325,7 +325,7 @@ def test_few_samples_are_said():
     ("arguments", "says"),
     [
         ({"concurrency": 0}, "concurrency = 0 must be an integer"),
-        ({"concurrency": []}, r"concurrency = \[\] names none"),
+        ({"concurrency": []}, r"concurrency = \[\] is empty"),
         ({"concurrency": 10**6}, "is far more than 2 workers"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": 3.0}, "every start is accurate enough"),
@@ -346,9 +346,9 @@ def test_bad_arguments_are_named(arguments, says):
 @pytest.mark.parametrize(
     ("durations", "says"),
     [
-        ([1.0], "one worker only, and nobody to wait for"),
-        ([], "names no worker"),
-        ([1.0, 0.0], "is no duration"),
+        ([1.0], "only one worker, so there is nothing to compare"),
+        ([], "has no worker"),
+        ([1.0, 0.0], "is not a duration"),
         ([1.0, 1e-300], r"has mean 1e-300 for worker 1"),
         (asgd.durations.pareto(1.0, shape=[3.0, 1.0]), "has mean inf for worker 1"),
         ("nowhere.csv", "does not exist"),

@@ -96,7 +96,7 @@ def test_every_job_is_there_once(run: asgd.Run, tmp_path: Path) -> None:
         else:
             assert found.begin[job] == found.end[job]
             assert not outcome.arrived
-            assert event["name"].endswith("never begun")
+            assert event["name"].endswith("never started")
     for t in range(trace.iterations):
         args = shown[int(trace.job[t])]["args"]
         found_here = (args["iteration"], args["delay"], args["staleness"], args["step"])

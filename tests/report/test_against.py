@@ -118,7 +118,7 @@ def test_the_gap_of_a_users_task_begins_at_its_smallest_loss(minimum, gap, says)
 def test_a_step_that_no_theorem_covers():
     line = look(asgd.async_sgd(0.05))[2]["mean ‖∇f‖²"]
     assert line.expected is None
-    assert "Theorem 1 promises nothing for a step of 0.05" in line.source
+    assert "Theorem 1 does not cover a step of 0.05" in line.source
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -137,7 +137,7 @@ def test_a_threshold_above_the_concurrency_asks_for_a_smaller_step_and_says_so()
     longest = int(run.trace.delay[run.trace.step > 0].max())
     assert 4 < longest <= 8
     assert lines[WEIGHTED].expected is None
-    asked = f"it asks for at most {1 / (4 * 2.0 * longest):.3g}, as the update of iteration"
+    asked = f"it needs at most {1 / (4 * 2.0 * longest):.3g}, as the update of iteration"
     assert asked in lines[WEIGHTED].source
     assert f"has weight 1 at a delay of {longest}, above τ_C/τ" in lines[WEIGHTED].source
     assert "updates with a delay of up to 8 get the whole step" in lines["step"].source

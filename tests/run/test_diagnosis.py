@@ -202,7 +202,7 @@ def test_delay_adaptive_steps_are_recommended_only_where_they_are_larger():
 
 @pytest.mark.filterwarnings("ignore::asyncsgd.BiasWarning")
 def test_the_safe_step_says_that_its_theorem_is_for_data_that_are_alike():
-    condition = "the theorem takes the data of all workers to be alike, and here they differ"
+    condition = "the theorem assumes that all workers have similar data, and here the data differ"
     for method, said in (
         (asgd.async_sgd(0.01), True),
         (asgd.delay_adaptive(0.01), True),

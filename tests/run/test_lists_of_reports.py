@@ -126,5 +126,5 @@ def test_a_job_that_was_never_given_is_the_engines_fault() -> None:
             report = super().compute(assign)
             return replace(report, job=report.job + 1000) if isinstance(report, Arrived) else report
 
-    with pytest.raises(UnknownJob, match="job 1000 was never handed out"):
+    with pytest.raises(UnknownJob, match="job 1000 was never assigned"):
         train(None, method=METHOD, engine=Inline(2, Invents))

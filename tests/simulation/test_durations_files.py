@@ -173,7 +173,7 @@ def test_a_simulated_run_gives_back_its_durations(seconds, which, seed):
     run = asgd.simulate(task, method, du.fixed(seconds), iterations=80, seed=seed)
     seen = np.unique(run.trace.worker)
     if len(seen) < len(np.unique(run.trace.jobs.worker)):
-        with pytest.warns(UserWarning, match="never answered"):
+        with pytest.warns(UserWarning, match="sent no update"):
             durations = du.from_trace(run.trace)
     else:
         durations = du.from_trace(run.trace)
@@ -193,14 +193,14 @@ def test_trace_files(tmp_path):
 
 def test_workers_that_never_answered_are_named():
     trace = trace_of([(0, 0.0, 1.0, OK), (3, 0.0, np.nan, FLYING), (1, 0.0, 2.0, LOST)])
-    with pytest.warns(UserWarning, match=r"2 workers of the trace \(1, 3\) never answered and are left out"):
+    with pytest.warns(UserWarning, match=r"2 workers of the trace \(1, 3\) sent no update and are left out"):
         assert du.from_trace(trace).workers == 1
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([(0, 0.0, np.nan, FLYING)], "trace = .* has no arrival to learn from; pass the trace of a longer run"),
+        ([(0, 0.0, np.nan, FLYING)], "trace = .* has no arrival to measure; pass the trace of a longer run"),
         ([(0, np.nan, np.nan, OK)], r"trace = 'job 0 of worker 0 \(applied\)' took nan seconds"),
         ([(0, 0.0, 1.0, OK), (0, 0.5, 1.0, OK)], r"trace = 'job 1 of worker 0 \(applied\)' took 0.0 seconds; record"),
         ([(0, 5.0, 1.0, OK)], "took -4.0 seconds"),
@@ -222,10 +222,10 @@ def test_traces_without_times_are_refused(rows, message):
         ("a,b\n", "has no duration in column 'a'"),
         ("a,b\n1,\n2,\n", "has no duration in column 'b'; give each worker a sample"),
         ("a,b\n1,2\n3,x\n", "d.csv, line 3, column 'b' = 'x' is not a number; pass positive finite seconds"),
-        ("a,b\n1,2\n3,-4\n", "d.csv, line 3, column 'b' = -4.0 is no duration; pass positive"),
-        ("a\n0\n", "line 2, column 'a' = 0.0 is no duration"),
-        ("a\nnan\n", "line 2, column 'a' = nan is no duration"),
-        ("a\ninf\n", "line 2, column 'a' = inf is no duration"),
+        ("a,b\n1,2\n3,-4\n", "d.csv, line 3, column 'b' = -4.0 is not a duration; pass positive"),
+        ("a\n0\n", "line 2, column 'a' = 0.0 is not a duration"),
+        ("a\nnan\n", "line 2, column 'a' = nan is not a duration"),
+        ("a\ninf\n", "line 2, column 'a' = inf is not a duration"),
         ("a\n1_0\n", "line 2, column 'a' = '1_0' is not a number"),
         ("a,b\n1,2\n\n,4\n5,\n", r"line 5, column 'a' = '5' follows an empty cell \(line 4\); leave cells empty only"),
         ("a,b\n1,2,3\n", r"line 2 = \['1', '2', '3'\] has 3 cells under 2 names; name every column"),
@@ -233,7 +233,7 @@ def test_traces_without_times_are_refused(rows, message):
         ("a,a\n1,2\n", "line 1 = 'a' names two columns"),
         (",a\n0,1\n", r"line 1 = \['', 'a'\] has no name for column 1; .*index=False"),
         ("1.5,2.5\n1,2\n", "line 1 = '1.5' is data, not a header"),
-        ("10,60\n11,61\n", r"line 1 = \['10', '60'\] holds numbers that do not count the workers"),
+        ("10,60\n11,61\n", r"line 1 = \['10', '60'\] holds numbers that are not 0, 1, 2, ..."),
         ("a;b\n1;2\n", "line 1 = 'a;b' is one cell; separate cells by commas"),
         ("worker,seconds\n0,1\n", r"line 1 = \['worker', 'seconds'\] lacks the column 'duration'"),
         ("duration\n1\n", "lacks the column 'worker'"),
@@ -243,7 +243,7 @@ def test_traces_without_times_are_refused(rows, message):
         ("worker,duration\n0,1\n,2\n", r"line 3 = \['', '2'\] is not a worker and a duration"),
         ("worker,duration\n0,1,2\n", "line 2 = .* is not a worker and a duration"),
         ("worker,duration\n0,fast\n", "line 2, column 'duration' = 'fast' is not a number"),
-        ("worker,duration\n0,-1\n", "line 2, column 'duration' = -1.0 is no duration"),
+        ("worker,duration\n0,-1\n", "line 2, column 'duration' = -1.0 is not a duration"),
         ('a\n"1\n', "is not readable as CSV"),
     ],
 )
@@ -264,8 +264,8 @@ def test_csv_in_another_encoding_is_refused(tmp_path):
         ({}, "path = .* has no column"),
         ({"a": ["x"]}, "d.parquet, column 'a' = 'string' does not hold seconds"),
         ({"a": [True]}, "column 'a' = 'bool' does not hold seconds"),
-        ({"a": [1.0, -1.0]}, "d.parquet, row 1, column 'a' = -1.0 is no duration"),
-        ({"a": [1.0], "b": [np.nan]}, "row 0, column 'b' = nan is no duration"),
+        ({"a": [1.0, -1.0]}, "d.parquet, row 1, column 'a' = -1.0 is not a duration"),
+        ({"a": [1.0], "b": [np.nan]}, "row 0, column 'b' = nan is not a duration"),
         ({"a": [1.0, None, 2.0]}, "row 1, column 'a' = None is empty before the end"),
         ({"a": [1.0], "b": pa.array([None], pa.float64())}, "has no duration in column 'b'"),
         ({"a": pa.array([], pa.float64())}, "has no duration in column 'a'"),
@@ -275,7 +275,7 @@ def test_csv_in_another_encoding_is_refused(tmp_path):
         ({"worker": [0, 1], "duration": [1.0, None]}, "row 1, column 'duration' is missing"),
         ({"worker": [0.5], "duration": [1.0]}, "column 'worker' = 'double' does not name workers"),
         ({"worker": [0], "duration": ["1"]}, "column 'duration' = 'string' does not hold seconds"),
-        ({"worker": [0], "duration": [0]}, "row 0, column 'duration' = 0.0 is no duration"),
+        ({"worker": [0], "duration": [0]}, "row 0, column 'duration' = 0.0 is not a duration"),
         ({"worker": pa.array([], pa.int64()), "duration": pa.array([], pa.float64())}, "has no duration in column"),
     ],
 )
@@ -303,9 +303,9 @@ def test_what_is_not_parquet_is_refused(tmp_path, data):
 
 @pytest.mark.parametrize("read", [du.from_csv, du.from_parquet, du.from_trace])
 def test_missing_files(tmp_path, read):
-    with pytest.raises(UsageError, match=r"path = '.*/nothing' does not exist; pass the name of a file"):
+    with pytest.raises(UsageError, match=r"path = '.*/nothing' does not exist; check the path"):
         read(tmp_path / "nothing")
     with pytest.raises(UsageError, match="is a directory"):
         read(tmp_path)
-    with pytest.raises(UsageError, match="path = 7 is no path"):
+    with pytest.raises(UsageError, match="path = 7 is not a path"):
         read(7)

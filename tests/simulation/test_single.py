@@ -102,7 +102,7 @@ def bad_task(**parts):
         ({"task": bad_task(update=lambda *_: np.zeros(1))}, asgd.errors.WrongLength, "length 1"),
         ({"task": bad_task(update=lambda *_: np.zeros(2, np.float32))}, asgd.errors.WrongDtype, "float32"),
         ({"task": bad_task(evaluate=lambda *_: None)}, asgd.errors.BadParameter, "task.evaluate.*is a NoneType"),
-        ({"task": bad_task(evaluate=lambda *_: {"loss": "a"})}, asgd.errors.BadParameter, "loss.*is no number"),
+        ({"task": bad_task(evaluate=lambda *_: {"loss": "a"})}, asgd.errors.BadParameter, "loss.*is not a number"),
         (
             {
                 "task": bad_task(update=lambda *_: np.zeros(3)),

@@ -87,8 +87,8 @@ def test_the_best_on_the_edge_is_a_warning():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"target": -1.0}, "target = -1.0 can't be reached.*positive"),
-        ({"target": 0.0}, "target = 0.0 can't be reached"),
+        ({"target": -1.0}, "target = -1.0 cannot be reached.*above 0"),
+        ({"target": 0.0}, "target = 0.0 cannot be reached"),
         ({"target": float("nan")}, "target = nan"),
         ({"target": 1e-3, "window": 1000}, "window = 1000 is longer than the run of 200"),
         ({"metric": "accuracy"}, "metric = 'accuracy' is not measured.*gradient_norm"),

@@ -143,9 +143,9 @@ def test_good_tasks_pass():
     ("task", "message"),
     [
         (WritesIntoX(), "writes into x"),
-        (Forgetful(), "two answers"),
+        (Forgetful(), "not repeatable"),
         (Reuses(), "overwrites"),
-        (Biased(), "no unbiased gradients"),
+        (Biased(), "not unbiased gradients"),
         (WrongCompiled(), "compiled gradient differs"),
         (WritesTooLate(), "update_into.*agree to the bit"),
         (AddsInstead(), "update_into.*agree to the bit"),

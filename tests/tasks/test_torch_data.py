@@ -108,12 +108,12 @@ class Endless(IterableDataset):
     ("arguments", "says"),
     [
         ({"data": []}, r"data = \[\] is empty"),
-        ({"data": 3}, "data = 'int' is no dataset with a length"),
-        ({"data": Endless()}, "Endless.*no dataset with a length"),
+        ({"data": 3}, "data = 'int' is not a dataset with a length"),
+        ({"data": Endless()}, "Endless.*not a dataset with a length"),
         ({"data": [TensorDataset(torch.empty(0, 64), torch.empty(0))]}, r"data\[0\].*has no rows"),
-        ({"data": TensorDataset(torch.ones(3, 64))}, r"data\[0\] = 'tuple of 1' is no pair"),
-        ({"data": RowByRow([{"x": 1}])}, r"data\[0\] = 'dict of 1' is no pair"),
-        ({"data": RowByRow([7.0])}, r"data\[0\] = 'float' is no pair"),
+        ({"data": TensorDataset(torch.ones(3, 64))}, r"data\[0\] = 'tuple of 1' is not a pair"),
+        ({"data": RowByRow([{"x": 1}])}, r"data\[0\] = 'dict of 1' is not a pair"),
+        ({"data": RowByRow([7.0])}, r"data\[0\] = 'float' is not a pair"),
         ({"data": (np.ones((3, 64)), np.ones(4))}, r"shapes \(3, 64\) and \(4,\).*one target per input"),
         ({"test": TensorDataset(torch.ones(3, 64))}, r"test\[0\]"),
         (

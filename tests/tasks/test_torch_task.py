@@ -249,19 +249,19 @@ def frozen():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"model": "no"}, "model = 'str' is no torch module"),
+        ({"model": "no"}, "model = 'str' is not a torch module"),
         ({"model": nn.ReLU()}, "nothing to train"),
         ({"model": frozen()}, "nothing to train.*requires_grad"),
         ({"model": mixed()}, "float64, float32.*one.*model.float"),
         ({"model": small_model().half()}, "float16.*model.float"),
         ({"model": small_model().bfloat16()}, "bfloat16.*model.float"),
         ({"model": lazy()}, "lazy"),
-        ({"loss": "no"}, "loss = 'no' cannot be called"),
+        ({"loss": "no"}, "loss = 'no' is not a function"),
         ({"batch_size": 0}, "batch_size = 0"),
         ({"split": "iid"}, r"split = 'iid' is a str; pass asgd.tasks.split\(\"iid\", workers=4\)"),
         ({"calibration": 0}, "calibration = 0"),
         ({"metrics": {"loss": max}}, "metrics = 'loss'"),
-        ({"metrics": {"mine": 3}}, "metrics.*mine.*no function"),
+        ({"metrics": {"mine": 3}}, "metrics.*mine.*not a function"),
     ],
 )
 def test_bad_input_names_the_argument_and_the_fix(arguments, says):
@@ -354,7 +354,7 @@ def test_shared_data_are_for_any_number_of_workers():
     assert task.update(task.initial(), 1000, 1).shape == (6,)
     with pytest.raises(asgd.errors.BadParameter, match="number the workers from 0"):
         task.update(task.initial(), -1, 1)
-    with pytest.raises(asgd.errors.BadParameter, match="say among how many"):
+    with pytest.raises(asgd.errors.BadParameter, match="pass workers=4"):
         asgd.tasks.torch(nn.Linear(2, 2), nn.CrossEntropyLoss(), (inputs, targets), split=asgd.tasks.split("iid"))
 
 

@@ -190,7 +190,7 @@ def test_delays_of_theorem2_that_are_not_delays(weights, delays, said):
 
 def test_weights_of_theorem2_are_a_list():
     for weights, delays in ((1.0, [3]), ([[1.0, 0.5]], [1, 2])):
-        with pytest.raises(BadParameter, match=r"weights = .* are no weights of steps; pass a list"):
+        with pytest.raises(BadParameter, match=r"weights = .* are not weights of steps; pass a list"):
             theorem2(4, **KNOWN, weights=weights, delays=delays)
 
 

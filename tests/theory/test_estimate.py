@@ -223,7 +223,7 @@ def test_bad_input_is_named():
         estimate(object())
     with pytest.raises(BadTask, match="NaN"):
         estimate(Broken())
-    with pytest.raises(BadTask, match="no vector like x"):
+    with pytest.raises(BadTask, match="not a vector like x"):
         estimate(Short())
     for bad in ({"samples": 3}, {"samples": 0}, {"steps": 0}, {"confidence": 1.0}, {"workers": 3}, {"workers": [2]}):
         with pytest.raises(BadParameter, match=next(iter(bad))):

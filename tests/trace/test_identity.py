@@ -223,7 +223,7 @@ def test_cells_that_do_not_fit_the_outcome_are_caught(history, data, kind):
         ({"ended_time": {4: 0.0}}, r"job 4 .*ended at time 0.0, before it was assigned at"),
         ({"assigned_iteration": {4: -3}}, r"job 4 .*was assigned x\^\(-3\)"),
         ({"entered": {4: 0}}, r"job 4 .*assigned x\^\(\d\) but entered C_0; it must enter C_\d, or C_\d if"),
-        ({"job": {4: 5}}, r"job 5 .*stands in row 4, where job 4 belongs"),
+        ({"job": {4: 5}}, r"job 5 .*is in row 4, where job 4 belongs"),
     ],
 )
 def test_messages_say_which_job_and_why(cells, message):
@@ -280,7 +280,7 @@ def test_times_may_be_unknown_but_not_here_and_there():
     ("column", "value", "words"),
     [
         ("steps", 0, "computes 0 mini-batches"),
-        ("batch", -1, "was handed out after -1 mini-batches"),
+        ("batch", -1, "was assigned after -1 mini-batches"),
         ("examples", -2, "used -2 examples"),
         ("seconds", -0.5, r"took -0\.5 seconds"),
         ("seconds", np.inf, "took inf seconds"),

@@ -1,4 +1,4 @@
-"""exp, the logistic function and normal numbers for lanes.
+"""Compute exp, the logistic function and normal numbers for lanes.
 
 The C library's functions take one number at a time, and differ from system to system. These take a whole vector
 register, and give the same bits for every width. Polynomials: interpolation at Chebyshev nodes in 70 digits.
@@ -102,7 +102,7 @@ def softplus(z: Any) -> Any:
     size = where(z > 0.0, 0.0 - z, z)
     e = exp_normal(where(size < -708.0, splat(-708.0, z), size))
     u = 1.0 + e
-    # What rounding 1 + e lost is put back by the ratio (Kahan).
+    # The ratio corrects the rounding error of 1 + e (Kahan).
     tail = where(u == 1.0, e, log(u) * e / (u - 1.0))
     return where(z > 0.0, z, splat(0.0, z)) + tail
 

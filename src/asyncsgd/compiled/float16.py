@@ -1,8 +1,8 @@
-"""Numbers of 16 bits for updates on their way: float16 and bfloat16, rounded to nearest, ties to even, no infinities.
+"""Encode updates in 16 bits per number: float16 and bfloat16, rounded to nearest, ties to even, no infinities.
 
-A float32 of magnitude bits a is rounded by adding just under half of the last kept place and cutting off. What would be
-beyond the largest number of a format is sent as that; what float16 could hold only as a subnormal is sent as 0. The
-caller adds what is left over to the next update, so nothing is lost for good.
+A float32 of magnitude bits a is rounded by adding just under half of the last kept place and cutting off. A number
+beyond the largest of a format is sent as the largest; a number that is subnormal in float16 is sent as 0. The caller
+adds the rounding error to the next update, so nothing is lost for good.
 
 Each loop does one simple thing to a block that stays in the nearest cache: compilers make vector code of such loops.
 """
@@ -27,7 +27,7 @@ _NOTHING, _SHORT = np.uint32(0), np.uint32(0x7FFF)
 
 @borrowing
 def add_and_measure(g: Any, left: Any, total: Any, floats: Any, bits: Any) -> Any:
-    """``total = g + left``; the exponent of its largest element, -127 if that is next to nothing.
+    """Compute ``total = g + left`` and return the exponent of its largest element, -127 if that is nearly 0.
 
     ``floats`` and ``bits`` are one block of memory seen as float32 and as uint32, here and below.
     """
@@ -45,7 +45,7 @@ def add_and_measure(g: Any, left: Any, total: Any, floats: Any, bits: Any) -> An
 
 @borrowing
 def to_float16(total: Any, scale: float, halves: Any, floats: Any, bits: Any) -> None:
-    """``halves`` = total * scale in 16 bits; ``total`` is left with what that does not say. A power of two is exact."""
+    """Set ``halves`` to total * scale in 16 bits and ``total`` to the rounding error; scale is a power of two."""
     there, back = total.dtype.type(scale), total.dtype.type(1.0 / scale)
     for start in range(0, len(total), BLOCK):
         rest, sent = total[start : start + BLOCK], halves[start : start + BLOCK]
@@ -65,7 +65,7 @@ def to_float16(total: Any, scale: float, halves: Any, floats: Any, bits: Any) ->
 
 @borrowing
 def to_bfloat16(total: Any, scale: float, halves: Any, floats: Any, bits: Any) -> None:
-    """The same with more range and three bits less."""
+    """Do the same as `to_float16` with more range and three bits less."""
     there, back = total.dtype.type(scale), total.dtype.type(1.0 / scale)
     for start in range(0, len(total), BLOCK):
         rest, sent = total[start : start + BLOCK], halves[start : start + BLOCK]
@@ -83,7 +83,7 @@ def to_bfloat16(total: Any, scale: float, halves: Any, floats: Any, bits: Any) -
 
 @borrowing
 def from_float16(halves: Any, scale: float, out: Any, floats: Any, bits: Any) -> None:
-    """``out`` = what ``halves`` say, divided by the scale, in the dtype of the model."""
+    """Set ``out`` to the numbers in ``halves``, divided by the scale, in the dtype of the model."""
     back = out.dtype.type(1.0 / scale)
     for start in range(0, len(out), BLOCK):
         said, sent = out[start : start + BLOCK], halves[start : start + BLOCK]
@@ -97,7 +97,7 @@ def from_float16(halves: Any, scale: float, out: Any, floats: Any, bits: Any) ->
 
 @borrowing
 def from_bfloat16(halves: Any, scale: float, out: Any, floats: Any, bits: Any) -> None:
-    """The same for bfloat16."""
+    """Do the same as `from_float16` for bfloat16."""
     back = out.dtype.type(1.0 / scale)
     for start in range(0, len(out), BLOCK):
         said, sent = out[start : start + BLOCK], halves[start : start + BLOCK]

@@ -1,4 +1,4 @@
-"""How functions are compiled here."""
+"""The numba decorators that this package uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numba
 
 
 def njit(**options: Any) -> Any:
-    """Numba's decorator, which compiles without a cache where there is no place for one.
+    """Return numba's decorator, which compiles without a cache if there is no place for one.
 
-    numba keeps what it compiled beside the source, or else below the user's home. Where neither can be written to (a
-    read-only installation and no home), it raises while we are imported.
+    numba stores compiled code beside the source, or else below the user's home. If neither is writable (a read-only
+    installation and no home), it raises during the import.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -32,8 +32,8 @@ def njit(**options: Any) -> Any:
 @cache
 def _warn() -> None:
     warnings.warn(
-        "numba can keep nothing that it compiles, so every start compiles again, for about half a minute; "
-        "set NUMBA_CACHE_DIR to a directory that can be written to",
+        "numba has no place to store compiled code, so every start compiles again, for about half a minute; "
+        "set NUMBA_CACHE_DIR to a writable directory",
         UserWarning,
         stacklevel=3,
     )
@@ -46,4 +46,4 @@ Counting them costs more than the work where a function gets a tuple of ten arra
 """
 
 inlined: Any = njit(cache=True, nogil=True, _nrt=False, error_model="numpy", forceinline=True)
-"""The same for the parts of one hot loop: handing over a tuple of arrays copies a kilobyte if the call stays a call."""
+"""The same, always inlined, for the parts of one hot loop: passing a tuple of arrays to a call copies a kilobyte."""

@@ -1,1 +1,1 @@
-"""The pure heart: no clock, thread, file, global random state, torch, ray or flwr."""
+"""The algorithms as pure code, without a clock, threads, files, global random state, torch, ray or flwr."""

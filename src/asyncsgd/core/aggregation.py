@@ -1,8 +1,8 @@
-"""From arrivals to moves of the model: each on its own, K at a time, or through a memory of every worker.
+"""How arrivals move the model: each arrival alone, K at a time, or through a memory of every worker.
 
 An optimizer gets a direction that has the scale of one update, and a step that does not depend on how many updates the
-direction is made of. Adam and its kin divide the scale of the direction out again: given (sum, η/K) in place of
-(mean, η), they would move the model by η/K. Where the weight goes follows from that, and differs:
+direction is made of. Adam and similar optimizers divide by the scale of the direction: given (sum, η/K) in place of
+(mean, η), they would move the model by η/K. That decides where each rule puts the weight:
 
 - `Each`: (g, η·w). The weight shortens the step, as the delay-adaptive rules want it, under Adam too.
 - `Buffer`: (1/K · Σ w_i g_i, η). Every update of the mean has a weight of its own, so weights are part of the mean.
@@ -29,17 +29,17 @@ NOISE = 0x4015E  # keeps the draws of noise apart from those of jobs and dispatc
 
 @dataclass(frozen=True)
 class Aggregation(ABC):
-    """Base of the aggregation rules: a frozen value; what it remembers is a dict of arrays and numbers."""
+    """Base of the aggregation rules. A rule is a frozen value; its state is a dict of arrays and numbers."""
 
     balances: ClassVar[bool] = False
-    """Whether every worker counts the same however often it answers."""
+    """Whether every worker has the same weight, however often its updates arrive."""
 
     def bind(self, workers: int, iterations: int | None) -> Aggregation:
         """Return the rule for a run with this many workers and iterations; most rules depend on neither."""
         return self
 
     def init(self, x: Vector, seed: int) -> State:
-        """What it remembers at the start."""
+        """Return the rule's state at the start of a run."""
         return {}
 
     @abstractmethod
@@ -48,16 +48,16 @@ class Aggregation(ABC):
     ) -> tuple[Vector, float] | None:
         """Return (direction, step) if the model moves now, else None.
 
-        The direction has the scale of one update. It is valid until the next call, and is not to be written to.
+        The direction has the scale of one update. It stays valid until the next call. The caller must not write to it.
         """
 
     def reseed(self, state: State, seed: int) -> None:
-        """Draw from this seed from now on; most rules draw nothing."""
+        """Draw noise from this seed in all later calls. Most rules draw nothing."""
         return
 
     @abstractmethod
     def share(self, state: State, stepsize: float, weight: float) -> float:
-        """The step that this arrival gets in the end, for the record; asked after `add`."""
+        """Return the step that this arrival gets in the end, for the trace. The server calls it after `add`."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Buffer(Aggregation):
 
     The optimizer sees a mean, so that Adam at η = 0.001 moves by 0.001 whatever K is. The weights are part of the mean.
 
-    ``noise`` is the standard deviation per coordinate of Gaussian noise on the *sum*: with updates clipped to
-    norm G and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed
-    and the version: a server that goes back to an older state must be given another seed (`reseed`), or two sums
+    ``noise`` is the standard deviation per coordinate of Gaussian noise on the *sum*: with updates clipped to norm G
+    and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed and the
+    version. A server that is restored to an older state therefore needs another seed (`reseed`); otherwise two sums
     would have the same noise.
     """
 
@@ -100,7 +100,7 @@ class Buffer(Aggregation):
     ) -> tuple[Vector, float] | None:
         total = state["total"]
         if state["held"] == 0:
-            np.multiply(g, weight, out=total)  # starts afresh: what the last flush left is overwritten
+            np.multiply(g, weight, out=total)  # the first arrival overwrites the sum that was applied last
         else:
             subtract_scaled(total, -weight, g, total)
         state["held"] += 1
@@ -122,11 +122,11 @@ class Buffer(Aggregation):
 
 @dataclass(frozen=True)
 class Memory(Aggregation):
-    """The last update G_i of every worker is kept; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
+    """Keep the last update G_i of every worker; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
 
-    Nothing moves until everybody who is present was heard once. The memory of a worker that left stays, as it
-    stands for data that are out of reach for a while. The sum is kept up to date by the difference, so an
-    arrival costs O(d) and not O(n d).
+    The model does not move until one update of every present worker has arrived. The memory keeps the update of a
+    worker that left, because it represents data that are unreachable for a while. An arrival changes the sum by the
+    difference to the worker's previous update, so it costs O(d) and not O(n d).
     """
 
     balances: ClassVar[bool] = True
@@ -157,7 +157,7 @@ class Memory(Aggregation):
 class Softsync(Aggregation):
     """A `Buffer` of ⌊n / splits⌋ arrivals, where n is the number of workers at the start (Zhang et al. 2016).
 
-    `asyncsgd.Method.bind` puts the buffer in its place when a run starts.
+    `asyncsgd.Method.bind` replaces it by that buffer when a run starts.
     """
 
     splits: int
@@ -178,7 +178,7 @@ class Softsync(Aggregation):
     def add(
         self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
     ) -> tuple[Vector, float] | None:
-        raise NotImplementedError  # `init` has refused it
+        raise NotImplementedError  # never called, because `init` raises
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         raise NotImplementedError

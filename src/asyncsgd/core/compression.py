@@ -18,7 +18,7 @@ CODES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Compression:
-    """The code of an update on its way. What rounding leaves over is added to the worker's next update."""
+    """How an update is encoded. The worker adds the rounding error to its next update (error feedback)."""
 
     code: str
 
@@ -28,7 +28,7 @@ class Compression:
 
 
 def float16() -> Compression:
-    """Two bytes per number: 11 significant bits, scaled by a power of two so that nothing overflows.
+    """Send two bytes per number: 11 significant bits, scaled by a power of two so that nothing overflows.
 
     >>> float16().code
     'float16'
@@ -37,7 +37,7 @@ def float16() -> Compression:
 
 
 def bfloat16() -> Compression:
-    """Two bytes per number: 8 significant bits and the range of float32.
+    """Send two bytes per number: 8 significant bits and the range of float32.
 
     >>> bfloat16().code
     'bfloat16'

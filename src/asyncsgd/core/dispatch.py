@@ -1,7 +1,7 @@
-"""Who works next. A rule sees worker ids and counters only, never a vector, so a schedule can run it alone.
+"""Which worker gets the next job. A rule sees worker ids and counters, never a vector, so a schedule can run it alone.
 
-A rule is a frozen value; what it remembers is a plain dict, made by ``init`` and kept by the server. After every
-event the server asks ``over`` (is everything in flight to be cancelled?) and then ``pick`` (who gets a job?).
+A rule is a frozen value. Its state is a plain dict, which ``init`` makes and the server keeps. After every event the
+server calls ``over`` (should it cancel every job in flight?) and then ``pick`` (which workers get a job?).
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ STREAM = 0xD15  # keeps the draws of dispatch apart from those of jobs and noise
 
 @dataclass(frozen=True)
 class Dispatch(ABC):
-    """Base of the dispatch rules; write one by giving these few methods."""
+    """Base of the dispatch rules. Derive your own from it (docs/howto/dispatch.md)."""
 
     @property
     def favours_fast(self) -> str | None:
-        """Why fast workers weigh more under this rule, or None where every worker counts the same."""
+        """The reason why fast workers weigh more under this rule, or None if every worker has the same weight."""
         return None
 
     @property
     def early(self) -> bool:
-        """Whether the next job leaves before the arrival is applied (the paper's last extension)."""
+        """Whether the server assigns the next job before it applies the arrival (the paper's last extension)."""
         return False
 
     @property
     def restart_after(self) -> int | None:
-        """Staleness at which a job in flight is cancelled, or None."""
+        """The staleness at which the server cancels a job in flight, or None."""
         return None
 
     def init(self, seed: int) -> State:
-        """What the rule remembers at the start."""
+        """Return the rule's state at the start of a run."""
         return {"workers": [], "random": derive(seed, STREAM)}
 
     def joined(self, state: State, worker: int) -> None:
-        """A worker is there."""
+        """Record that a worker joined."""
         state["workers"].append(worker)
 
     def left(self, state: State, worker: int) -> None:
-        """A worker is gone (its jobs have been taken out of flight)."""
+        """Record that a worker left. The server has already ended its jobs."""
         state["workers"].remove(worker)
 
     def ended(self, state: State, worker: int, arrived: bool) -> None:
-        """One of the worker's jobs has ended and the worker is still there."""
+        """Record that one job of a worker ended while the worker is still present."""
         return
 
     def over(self, state: State, in_flight: int) -> bool:
-        """Whether a round is over, so that all jobs in flight are to be cancelled before the next pick."""
+        """Return whether a round is over, so that the server cancels all jobs in flight before the next pick."""
         return False
 
     @abstractmethod
     def pick(self, state: State, in_flight: int) -> Sequence[int]:
-        """Who gets a job now, in this order; a worker may stand in it several times."""
+        """Return the workers that get a job now, in order; a worker may appear several times."""
 
     def limit(self, workers: int) -> int:
-        """The most jobs that can be in flight with this many workers."""
+        """Return the largest possible number of jobs in flight with this many workers."""
         return workers
 
 
 @dataclass(frozen=True)
 class AlwaysBusy(Dispatch):
-    """Whoever finishes gets the newest point at once (Algorithm 1, Example 2).
+    """Give a worker that finishes the newest point at once (Algorithm 1, Example 2).
 
-    With ``concurrency`` below the number of workers, those who wait longest come first.
-    ``restart=R`` cancels a job once the model is R versions ahead of it and starts it afresh.
+    With ``concurrency`` below the number of workers, the worker that has waited longest comes first.
+    ``restart=R`` cancels a job once the model is R versions ahead of it, and assigns a new one at the newest point.
     """
 
     concurrency: int | None = None
@@ -88,7 +88,7 @@ class AlwaysBusy(Dispatch):
 
     @property
     def favours_fast(self) -> str | None:
-        return "a worker twice as fast is given twice as many jobs"
+        return "a worker twice as fast gets twice as many jobs"
 
     @property
     def early(self) -> bool:
@@ -124,7 +124,7 @@ class AlwaysBusy(Dispatch):
 
 @dataclass(frozen=True)
 class Batch(Dispatch):
-    """Everybody starts at the same point; nobody starts again until all are done (mini-batch SGD, Example 1).
+    """Start all workers at the same point, and again only after all are done (mini-batch SGD, Example 1).
 
     A worker that joins meanwhile waits for the next batch; a lost job makes this batch one smaller.
     """
@@ -137,8 +137,8 @@ class Batch(Dispatch):
 class Uniform(Dispatch):
     """Keep ``concurrency`` jobs in flight; each goes to a worker drawn uniformly, busy ones included (Algorithm 2).
 
-    Jobs pile up on a busy worker, first in, first out, each at the point it was assigned. ``sample_early`` sends
-    the new job before the arrival is applied, at x^(t).
+    The jobs of a busy worker wait in a queue, first in, first out, each at the point it was assigned. With
+    ``sample_early`` the server assigns the new job at x^(t), before it applies the arrival.
     """
 
     concurrency: int
@@ -165,7 +165,7 @@ class Uniform(Dispatch):
 class Shuffled(Dispatch):
     """Like `Uniform`, but in a fresh random order of all workers every n jobs (AsGrad; Islamov et al. 2023).
 
-    Somebody who joins is in the next order; somebody who left is skipped.
+    A worker that joins is part of the next order; a worker that left is skipped.
     """
 
     concurrency: int
@@ -209,13 +209,13 @@ class Shuffled(Dispatch):
 
 @dataclass(frozen=True)
 class FirstOf(Dispatch):
-    """Rounds: ask ``ask`` workers drawn without replacement, keep the first ``clients``, cancel the rest.
+    """Work in rounds: ask ``ask`` workers drawn without replacement, keep the first ``clients``, cancel the rest.
 
-    By default a round asks as many workers as it keeps, as in federated averaging. With ``ask`` above ``clients`` it is
-    the over-selection of Bonawitz et al. (2019), who ask 1.3 times as many.
+    By default a round asks as many workers as it keeps, as in federated averaging. With ``ask`` above ``clients`` a
+    round is over-selection (Bonawitz et al. 2019, who ask 1.3 times as many).
 
-    A lost job is replaced by a worker not asked yet in this round. Once all were asked and nothing is in flight, the
-    round may ask any worker again, so that it never hangs or ends short.
+    A lost job is replaced by a worker not asked yet in this round. Once the round has asked all workers and no job is
+    in flight, it may ask any worker again. So a round never hangs and never ends with too few updates.
     """
 
     clients: int
@@ -229,18 +229,18 @@ class FirstOf(Dispatch):
                 raise BadParameter(
                     "ask",
                     self.ask,
-                    f"is less than clients = {self.clients}: the round could never fill",
-                    "ask for more",
+                    f"is less than clients = {self.clients}, so no round could finish",
+                    f"pass ask >= {self.clients}",
                 )
 
     @property
     def asked(self) -> int:
-        """How many workers a round asks."""
+        """The number of workers that a round asks."""
         return self.clients if self.ask is None else self.ask
 
     @property
     def favours_fast(self) -> str | None:
-        return "the slowest of every round are discarded" if self.asked > self.clients else None
+        return "every round discards the updates of its slowest workers" if self.asked > self.clients else None
 
     def init(self, seed: int) -> State:
         # The first `asked` of `workers` are those of this round, in the order in which they were drawn.
@@ -258,7 +258,7 @@ class FirstOf(Dispatch):
         exhausted = in_flight == 0 and state["asked"] == len(state["workers"])
         if full or exhausted:
             state["asked"] = 0
-        if full:  # only then: a round that ended short would leave its updates in the buffer of the next
+        if full:  # not earlier: a round with too few updates would leave them in the buffer of the next round
             state["kept"] = 0
         return full
 
@@ -282,6 +282,6 @@ def _draw(state: State, n: int) -> int:
 
 
 def _swap_random(state: State, items: list[int], place: int) -> None:
-    """One step of Fisher and Yates: items[place] becomes a random one of those from there on."""
+    """Do one Fisher-Yates step: swap items[place] with a random item at or after that place."""
     other = place + _draw(state, len(items) - place)
     items[place], items[other] = items[other], items[place]

@@ -1,9 +1,9 @@
-"""Every error and warning of asyncsgd, split by whose fault it is.
+"""Every error and warning of asyncsgd, grouped by who caused it.
 
 ::
 
     AsyncSGDError
-    ├── UsageError (also ValueError)      the caller's fault: fix the call
+    ├── UsageError (also ValueError)      caused by the caller: fix the call
     │   ├── BadParameter                  an impossible value of an argument
     │   ├── BadEvent                      an event that cannot happen now (a worker that joins twice, ...)
     │   ├── BadStep                       a step rule returned something that is not a step, or raised a WorkerError
@@ -13,8 +13,8 @@
     │   ├── MissingLibrary                a library is not installed (also ModuleNotFoundError)
     │   ├── NoRun                         no run is in the directory (also BadRunDirectory)
     │   └── NotTrusted                    the directory of another user holds a pickle (also BadRunDirectory)
-    ├── WorkerError                       a worker's fault: report its job as ``Lost(job, REJECTED)`` and continue
-    │   ├── UnknownJob                    no such job was ever handed out
+    ├── WorkerError                       caused by a worker: report its job as ``Lost(job, REJECTED)`` and continue
+    │   ├── UnknownJob                    no such job was ever assigned
     │   ├── WrongWorker                   the job belongs to another worker
     │   ├── OutOfOrder                    a later job of the same worker came before an earlier one
     │   ├── EndedJob                      the job has ended already
@@ -51,10 +51,10 @@
     ├── Torn (Exception)                  a file that changed while it was read
     └── NotKept (Exception)               an update that the disk did not take
 
-An exit code hangs on this tree: `UsageError` ends a command with 2, every other error with 1.
+The exit code of a command follows this tree: 2 for a `UsageError`, 1 for every other error.
 
-A raise leaves the object that raised as it was. The one exception is a part of the method that raises half-way: the
-server then refuses everything with `TornServer`. Every message names the thing, its value and the fix.
+An object that raises one of these errors is unchanged. There is one exception: if a part of the method raises
+half-way, the server refuses every later event with `TornServer`. Every message names the thing, its value and the fix.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AsyncSGDError(Exception):
 
 
 class UsageError(AsyncSGDError, ValueError):
-    """The caller's fault."""
+    """An error that the caller caused and can fix in the call."""
 
 
 class BadParameter(UsageError):
@@ -116,7 +116,7 @@ class TargetNotReached(UsageError):
 
 
 class MissingLibrary(UsageError, ModuleNotFoundError):
-    """A library that is not installed; most come with an extra of ours.
+    """A library that is not installed; most come with an extra of asyncsgd.
 
     >>> raise MissingLibrary("asgd.tasks.torch", "PyTorch", "asyncsgd[torch]")
     Traceback (most recent call last):
@@ -134,11 +134,11 @@ class MissingLibrary(UsageError, ModuleNotFoundError):
 
 
 class WorkerError(AsyncSGDError):
-    """A worker's fault: the server is unchanged, the job (if there is one) still in flight."""
+    """An error that a worker caused. The server is unchanged, and the job (if there is one) is still in flight."""
 
 
 class UnknownJob(WorkerError):
-    """An update or a loss was reported for a job that was never handed out."""
+    """An update or a loss was reported for a job that was never assigned."""
 
 
 class WrongWorker(WorkerError):
@@ -158,11 +158,11 @@ class RepeatedJob(EndedJob):
 
 
 class CancelledJob(EndedJob):
-    """The server had cancelled the job; its update comes too late and is dropped."""
+    """The server had cancelled the job and drops its update."""
 
 
 class BadUpdate(WorkerError):
-    """The update cannot be applied."""
+    """The server cannot apply the update."""
 
 
 class WrongType(BadUpdate):
@@ -206,11 +206,11 @@ class NoRun(BadRunDirectory, UsageError):
 
 
 class NotTrusted(BadRunDirectory, UsageError):
-    """A directory of another user, with a pickle in it that can run any code."""
+    """A directory that belongs to another user and contains a pickle, which can run any code."""
 
 
 class CannotWrite(BadRunDirectory, OSError):
-    """The disk is full or gone, or a file may not grow any more."""
+    """The disk is full or gone, or a file has reached its size limit."""
 
 
 class BadCheckpoint(AsyncSGDError):
@@ -233,7 +233,7 @@ class TraceError(AsyncSGDError):
 
 
 class IdentityViolation(TraceError):
-    """The delays do not add up to the concurrency: something was miscounted."""
+    """The delays do not add up to the concurrency, so some counter is wrong."""
 
 
 class BadTraceFile(TraceError):
@@ -252,7 +252,7 @@ class BiasWarning(UserWarning):
 
 
 class DivergenceWarning(UserWarning):
-    """A run diverged and was ended there; its numbers from then on are not reported."""
+    """A run diverged and ended there; no numbers after that point are reported."""
 
 
 class EdgeWarning(UserWarning):
@@ -271,12 +271,12 @@ class Stopped(BaseException):
 
 
 class Damage(Exception):
-    """Bytes of a file that are not what was written; the text says where. Readers say which file it is."""
+    """Bytes of a file that differ from what was written. The text says where; the reader adds the file's name."""
 
 
 class Torn(Exception):
-    """What was read makes no sense: the file changed while it was read, or is damaged."""
+    """The bytes read are inconsistent: the file changed during the read, or it is damaged."""
 
 
 class NotKept(Exception):
-    """The disk did not take an update. This is not the fault of the client that sent it."""
+    """The disk could not store an update. The client that sent the update did nothing wrong."""

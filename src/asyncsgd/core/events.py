@@ -1,4 +1,4 @@
-"""What the update rules may know about an arrival."""
+"""The values that go into the server (events) and come out of it (commands, ended jobs)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import numpy as np
 from asyncsgd.core.errors import BadEvent
 from asyncsgd.core.vectors import Vector, norm
 
-# --------------------------------------------------------------------------------------------------------------
-# What goes into the server and what comes out: plain values, no behaviour.
 # The values that are made for every arrival (`Job`, `Arrived`, `Assign`, `Ended`, `Reply`) are not frozen, because it
 # takes several times as long to make a frozen dataclass. Treat them as if they were.
 
@@ -32,7 +30,7 @@ class Outcome(IntEnum):
     LOST = 4
     """The worker died, left, or timed out: no arrival."""
     CANCELLED = 5
-    """The server no longer wanted it: no arrival."""
+    """The server cancelled the job: no arrival."""
 
     @property
     def arrived(self) -> bool:
@@ -42,11 +40,11 @@ class Outcome(IntEnum):
 
 @dataclass(slots=True)
 class Job:
-    """One assignment: a worker is to compute an update at one point.
+    """One assignment: a worker computes an update at one point.
 
     ``iteration`` is the s of x^(s), so that an arrival at iteration t has delay t - s. ``entered`` is the first t
     whose active set C_t holds the job; it equals ``iteration``, except under early re-sampling, where the job
-    leaves with x^(t) while iteration t is being handled and so enters C_{t+1}.
+    leaves with x^(t) while the server handles iteration t and so enters C_{t+1}.
     """
 
     id: int
@@ -55,11 +53,11 @@ class Job:
     version: int
     entered: int
     seed: int
-    """Belongs to the job: derived from the run's seed and ``id``, the same on every engine and in every replay."""
+    """The seed of the job, derived from the run's seed and ``id``: the same on every engine and in every replay."""
     steps: int = 1
-    """How many mini-batches the job computes."""
+    """The number of mini-batches that the job computes."""
     batch: int = 0
-    """How many mini-batches were handed out before it."""
+    """The number of mini-batches in all jobs assigned before this one."""
 
 
 # ---------------------------------------------------------------------------------------------- in
@@ -67,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Workers are there and may be given jobs. The first one is line 1 of the paper's algorithms."""
+    """Workers are present and may get jobs. The first such event is line 1 of the paper's algorithms."""
 
     workers: tuple[int, ...]
 
@@ -83,7 +81,7 @@ class Joined:
 
 
 def _whole(worker: Any) -> int:
-    """The id as a Python integer; Python takes True for 1, and we do not."""
+    """Return the id as a Python integer. Refuse True, which Python treats as 1."""
     if isinstance(worker, bool | np.bool_):
         raise TypeError
     return index(worker)
@@ -91,20 +89,20 @@ def _whole(worker: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A worker is gone; all of its jobs are lost."""
+    """A worker left; all of its jobs are lost."""
 
     worker: int
 
 
 @dataclass(slots=True)
 class Arrived:
-    """A worker sends the update of a job. Say ``worker`` where the engine knows who it was, and it is checked.
+    """A worker sends the update of a job. The server checks ``worker`` if the engine passes it.
 
-    ``examples`` is how many rows of data the job used and ``seconds`` how long the worker computed; None where that is
-    not known. The server checks both and passes them on to the trace.
+    ``examples`` is the number of rows of data that the job used, and ``seconds`` how long the worker computed; both are
+    None if unknown. The server checks them and passes them on to the trace.
 
-    ``checked`` says that `check_update` has passed where the update was computed, by code that the
-    engine itself runs there; the server then saves that pass over the vector. Never say so of what a stranger sent.
+    ``checked`` means that the engine's own code ran `check_update` where the update was computed, so the server skips
+    that pass over the vector. Never set it for an update from an untrusted sender.
     """
 
     job: int
@@ -130,7 +128,7 @@ Event: TypeAlias = Joined | Left | Arrived | Lost
 
 @dataclass(slots=True)
 class Assign:
-    """Give the job to its worker, behind whatever it has not finished yet (first in, first out).
+    """Give the job to its worker, after the jobs that the worker has not finished yet (first in, first out).
 
     ``point`` is a read-only view that stays valid until the job ends; ``slot`` numbers the buffer behind it, so
     that an engine with shared memory sends one small integer.
@@ -143,7 +141,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The job is no longer wanted: stop it if that is cheap, and do not report it."""
+    """Stop the job if that is cheap, and do not report it: the server no longer needs its update."""
 
     job: Job
 
@@ -155,11 +153,11 @@ Command: TypeAlias = Assign | Cancel
 
 @dataclass(slots=True)
 class Ended:
-    """What became of a job, as the trace wants it.
+    """How a job ended, with the columns that the trace records.
 
     ``iteration`` is the t of an arrival, otherwise the first t whose C_t no longer holds the job. ``version`` is
     the model's version just before. ``concurrency`` is |C_t| with the job still in it, ``workers`` the number of
-    workers present. ``examples`` and ``seconds`` are those of the arrival, None where they are not known.
+    workers present. ``examples`` and ``seconds`` are those of the arrival, None if unknown.
     """
 
     job: Job
@@ -186,7 +184,7 @@ class Reply:
 
 @dataclass(slots=True)
 class Arrival:
-    """One gradient as it arrives at iteration t, before anything is changed.
+    """What the update rules may know about the gradient that arrives at iteration t, before the model changes.
 
     A step rule sees all of it. ``delay`` τ_t = t - s counts iterations, ``staleness`` counts versions.
     """
@@ -194,11 +192,11 @@ class Arrival:
     worker: int
     job: int
     iteration: int
-    """t: how many gradients arrived before this one."""
+    """t: the number of gradients that arrived before this one."""
     delay: int
     """τ_t = t - s, for a gradient computed at x^(s)."""
     staleness: int
-    """How many times the model has changed since x^(s)."""
+    """The number of changes of the model since x^(s)."""
     version: int
     concurrency: int
     """|C_t|, this job included."""
@@ -211,9 +209,9 @@ class Arrival:
     point: Vector
     """The point this gradient was computed at (read-only)."""
     present: Collection[int] | None = None
-    """Who is there, where that is known: a recorded trace tells only how many."""
+    """The workers present, if known: a recorded trace holds only their number."""
     slot: int | None = None
-    """Where the point lies among the server's own buffers."""
+    """The number of the server's buffer that holds the point."""
 
     @property
     def drift(self) -> float:

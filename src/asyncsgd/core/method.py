@@ -1,4 +1,4 @@
-"""A method is a handful of parts: who gets a job, what it computes, how an arrival moves the model."""
+"""A method and its parts: which worker gets a job, what a job computes, how an arrival moves the model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from asyncsgd.core.work import Gradient, LocalSteps, Work
 
 @dataclass(frozen=True)
 class Method:
-    """What a server does with updates and jobs: a handful of parts, all frozen values.
+    """What a server does with updates and jobs: a few parts, all frozen values.
 
-    `asyncsgd.methods` has the recipes of the literature. Put more on top of one with `using`, `clipped`, `local` and
+    `asyncsgd.methods` has the recipes of the literature. Extend one with `using`, `clipped`, `local` and
     `compressed`, or build your own from the parts in `asyncsgd.steps`, `asyncsgd.dispatch`, `asyncsgd.aggregation` and
-    `asyncsgd.optimizers`.
+    `asyncsgd.optimizers`. docs/howto/method.md shows how.
 
     >>> import asyncsgd as asgd
     >>> mine = Method("mine", asgd.steps.constant(0.1), asgd.dispatch.uniform(4))
@@ -39,9 +39,9 @@ class Method:
     aggregation: Aggregation = field(default_factory=Each)
     optimizer: Optimizer = field(default_factory=SGD)
     average: bool = False
-    """Whether the answer is the mean of the versions 1, 2, ... instead of the last one."""
+    """Whether the method returns the mean of the versions 1, 2, ... instead of the last one."""
     compression: Compression | None = None
-    """How updates are encoded on their way to the server; None: not at all."""
+    """How workers encode updates on the way to the server; None sends them as they are."""
 
     def __post_init__(self) -> None:
         for part in (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer):
@@ -63,7 +63,7 @@ class Method:
                 )
 
     def using(self, **parts: Any) -> Method:
-        """Return the same method with some parts exchanged.
+        """Return the same method with some parts replaced.
 
         Args:
             parts: New values by the name of the part: ``step``, ``dispatch``, ``work``, ``transforms``,
@@ -84,12 +84,12 @@ class Method:
         """Return the same method with every update that arrives clipped, and with noise on each sum if asked for.
 
         The noise is never drawn twice: `asyncsgd.train` and `asyncsgd.flower.serve` take a new secret seed for it at
-        every start and resume, whatever ``seed`` says, and keep the seeds in the run directory, which they make
-        private, so that a replay gives the same bits. A simulation draws it from its ``seed``. `asyncsgd.flower.serve`
-        also reports the ε spent.
+        every start and resume, whatever ``seed`` is, and keep the seeds in the run directory, which they make private,
+        so that a replay gives the same bits. A simulation draws it from its ``seed``. `asyncsgd.flower.serve` also
+        reports the ε spent.
 
         Args:
-            norm: The norm G: no update is longer. A longer one is scaled down to it.
+            norm: The largest norm G of an update. A longer update is scaled down to it.
             noise: The multiplier z of Gaussian noise N(0, (z·G)²) on each sum applied (Abadi et al. 2016).
 
         >>> import asyncsgd as asgd
@@ -111,14 +111,14 @@ class Method:
 
     @recipe
     def local(self, steps: int, stepsize: float, *, proximal: float = 0.0, scaled: bool = False) -> Method:
-        """Return the same method with jobs of several local SGD steps; the update is what they moved (Stich 2019).
+        """Return the same method with jobs of several local SGD steps. The update is how far they moved (Stich 2019).
 
         Args:
-            steps: How many steps a job takes, each on a mini-batch of its own.
+            steps: The number of steps per job, each on a mini-batch of its own.
             stepsize: The step size of the local steps.
-            proximal: μ of a pull μ (y - x) towards the model x that the job started at, in every step.
-            scaled: Divide what the steps moved by their step size, so that the update has the scale of a sum of
-                gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
+            proximal: The strength μ of the term μ (y - x) that pulls every step towards the job's starting model x.
+            scaled: Divide the difference by the local step size, so that the update has the scale of a sum of
+            gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
 
         >>> import asyncsgd as asgd
         >>> asgd.async_sgd(1.0).local(5, 0.05).work
@@ -144,14 +144,14 @@ class Method:
 
     @recipe
     def bind(self, workers: int, iterations: int | None = None) -> Method:
-        """Return the same method with everything fixed that it leaves to the run.
+        """Return the same method with every open option filled in from the run.
 
         `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, and a resume
         keeps it, also with more workers or iterations. A `Server` of your own needs a method that is bound.
 
         Args:
-            workers: How many workers the run starts with.
-            iterations: How many updates are to arrive; None if that is not known.
+            workers: The number of workers that the run starts with.
+            iterations: The number of updates that will arrive; None if unknown.
 
         >>> import asyncsgd as asgd
         >>> asgd.methods.staleness_aware(0.1, splits=2).bind(workers=8, iterations=1000).aggregation
@@ -161,18 +161,18 @@ class Method:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The kinds of its parts, which a saved state must match."""
+        """The kinds of the parts. A saved state can only be restored with the same ones."""
         parts = (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer)
         return (*(type(part).__name__ for part in parts), f"average={self.average}")
 
     @property
     def bias(self) -> tuple[str, ...]:
-        """Why fast workers weigh more in the limit, or nothing where all weigh the same."""
+        """The reasons why fast workers weigh more in the limit; empty if all workers weigh the same."""
         dispatch = None if self.aggregation.balances else self.dispatch.favours_fast
         return tuple(reason for reason in (dispatch, self.step.favours_fast) if reason)
 
     def check(self, *, workers: int, iterations: int | None = None, heterogeneous: bool = False) -> None:
-        """Refuse what can never work with this many workers, and warn of bias where the data are heterogeneous.
+        """Raise if the method cannot work with this many workers, and warn of bias if the data are heterogeneous.
 
         >>> from asyncsgd.core.steps import Constant
         >>> Method("rounds", Constant(0.1), FirstOf(clients=10)).check(workers=4)
@@ -181,7 +181,7 @@ class Method:
         asyncsgd.core.errors.BadParameter: clients = 10 can never be reached by 4 workers; pass clients <= 4
         """
         if workers < 1:
-            raise BadParameter("workers", workers, "must be at least 1", "start some workers")
+            raise BadParameter("workers", workers, "must be at least 1", "pass workers >= 1")
         if isinstance(self.dispatch, FirstOf) and self.dispatch.clients > workers:
             fix = f"pass clients <= {workers}"
             raise BadParameter("clients", self.dispatch.clients, f"can never be reached by {workers} workers", fix)
@@ -190,9 +190,9 @@ class Method:
             raise BadParameter("buffer", self.aggregation.size, f"can never fill in {iterations} iterations", fix)
         if heterogeneous and self.bias:
             warnings.warn(
-                f"{self.name} favours fast workers ({'; '.join(self.bias)}) and the task says that its data are "
-                "heterogeneous: it converges to a solution that neglects slow workers. "
-                "federated_async_sgd(...) with a constant step does not.",
+                f"{self.name} favours fast workers ({'; '.join(self.bias)}) and the task declares its data as "
+                "heterogeneous, so it converges to a solution that neglects slow workers. "
+                "Use federated_async_sgd(...) with a constant step, which weighs all workers equally.",
                 BiasWarning,
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""How a direction moves the flat model: plain SGD, momentum, Adam, and two that belong to one paper each."""
+"""How a direction moves the flat model: plain SGD, momentum, Adam, and the optimizers of two papers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Base of the optimizers: a frozen value; what it remembers is a dict of arrays and numbers."""
+    """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers."""
 
     def init(self, x: Vector) -> State:
-        """What it remembers at the start."""
+        """Return the optimizer's state at the start of a run."""
         return {}
 
     @abstractmethod
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
         """Write the moved model into ``out``, which may be x itself.
 
-        ``d`` is one update, or a mean of several, and ``step`` that of the whole move: `asyncsgd.core.aggregation` says
-        what each aggregation rule hands over. ``d`` is not to be written to.
+        ``d`` is one update or a mean of several, and ``step`` is the step of the whole move;
+        `asyncsgd.core.aggregation` describes what each rule passes. An optimizer must not write to ``d``.
         """
 
 
@@ -127,7 +127,7 @@ class DelayedAverage(Optimizer):
 
     def __post_init__(self) -> None:
         if self.weights not in ("linear", "uniform"):
-            raise BadParameter("weights", self.weights, "is no weighting", 'pass "linear" or "uniform"')
+            raise BadParameter("weights", self.weights, "is not a weighting", 'pass "linear" or "uniform"')
 
     def alpha(self, t: int) -> float:
         """α_t."""

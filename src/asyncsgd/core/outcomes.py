@@ -1,7 +1,7 @@
-"""How every job of a run ended, in little memory however long the run: most jobs end in the same way.
+"""How every job of a run ended, in little memory even for a long run, because most jobs end in the same way.
 
-The newest jobs have a byte each. Older ones are folded, `CHUNK` at a time: neighbouring chunks whose jobs all ended in
-one way cost nothing, any other chunk is compressed.
+The newest jobs take one byte each. Older ones are folded, `CHUNK` at a time: neighbouring chunks whose jobs all ended
+in the same way take no memory, and every other chunk is compressed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 CHUNK = 4096
-"""How many jobs are folded at once."""
+"""The number of jobs that are folded at once."""
 
 
 class Outcomes:
@@ -54,14 +54,14 @@ class Outcomes:
         if job >= self._base:
             self._recent[job - self._base] = code
             return
-        # Only a job that was in flight while thousands after it ended comes here, and its part is a chunk of its own.
+        # Only a job that stayed in flight while thousands of later jobs ended gets here. Its part is one chunk.
         place = bisect_right(self._starts, job) - 1
         codes = bytearray(self._unpacked(place))
         codes[job - self._starts[place]] = code
         self._parts[place] = _packed(bytes(codes))
 
     def _fold(self) -> None:
-        """Fold the oldest chunks. One with jobs in flight waits for them, but not for ever."""
+        """Fold the oldest chunks. A chunk with jobs in flight waits for them, up to a limit."""
         patience = 16 * max(CHUNK, 2 * self._recent.count(0))
         while len(self._recent) >= 2 * CHUNK:
             chunk = bytes(self._recent[:CHUNK])
@@ -82,11 +82,11 @@ class Outcomes:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the codes take."""
+        """The number of bytes that the codes take."""
         return len(self._recent) + 8 * len(self._starts) + sum(map(len, self._parts))
 
     def state(self) -> dict[str, Any]:
-        """Return all of it, as arrays and numbers (copies)."""
+        """Return the whole state as arrays and numbers (copies)."""
         return {
             "jobs": len(self),
             "starts": np.array(self._starts, np.int64),
@@ -97,7 +97,7 @@ class Outcomes:
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> Outcomes:
-        """Return what `state` was taken from."""
+        """Return the outcomes that `state` was taken from."""
         outcomes = cls()
         data, place = state["parts"].tobytes(), 0
         for size in state["sizes"].tolist():
@@ -111,5 +111,5 @@ class Outcomes:
 
 
 def _packed(codes: bytes) -> bytes:
-    """One byte if all are the same, else compressed: that is never one byte long."""
+    """Return one byte if all codes are the same, else the compressed codes, which are always longer."""
     return codes[:1] if codes.count(codes[0]) == len(codes) else zlib.compress(codes)

@@ -1,4 +1,4 @@
-"""The parts of a method from outside: checked, described in plain values, or refused with a reason."""
+"""Check the parts of a method, describe them in plain values, and make a method from such a description."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KINDS: dict[str, type] = {
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__ and name != "Custom"
 }
-"""The parts that can be made from their numbers; `Custom` holds a function."""
+"""The parts that can be rebuilt from their numbers; `Custom` is missing because it holds a function."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something cannot be said or done with a method. It is falsy, so that an answer can be tested.
+    """Why something cannot be done with a method. A reason is falsy, so that a caller can test an answer.
 
     >>> reason = Reason("optimizer Adam", "has no compiled form")
     >>> bool(reason), str(reason)
@@ -41,7 +41,7 @@ class Reason:
 
 
 def check_parts(task: Any, method: Any, seed: Any) -> None:
-    """Refuse what is not a task, not a method or not a seed."""
+    """Raise `BadParameter` unless these are a task, a method and a seed."""
     if not isinstance(method, Method):
         fix = "call the recipe: asgd.async_sgd(stepsize=0.1)"
         raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
@@ -60,7 +60,7 @@ def describe(method: Method) -> dict[str, Any]:
 
 
 def made(described: Mapping[str, Any]) -> Method:
-    """Make the method that `describe` has described. Parts of other packages are refused, so any file can be read.
+    """Make the method that `describe` has described. Refuse parts of other packages, so that any file is safe to read.
 
     >>> mine = Method("mine", steps.Constant(0.1))
     >>> made(describe(mine)) == mine

@@ -19,12 +19,12 @@ def mix(z: int) -> int:
 
 
 def output(state: int, k: int) -> int:
-    """Output number k of the stream that starts at ``state``, without drawing those before it."""
+    """Return output number k of the stream that starts at ``state``, without drawing those before it."""
     return mix((state + GAMMA * (k + 1)) & MASK)
 
 
 def derive(seed: int, *keys: int) -> int:
-    """A 64-bit seed of its own for (seed, keys): job k of a run draws from ``derive(run_seed, k)``.
+    """Return a separate 64-bit seed for (seed, keys): job k of a run draws from ``derive(run_seed, k)``.
 
     >>> derive(0, 1) == derive(0, 1), derive(0, 1) != derive(1, 0), derive(0, 1) != derive(0, 1, 0)
     (True, True, True)
@@ -36,7 +36,7 @@ def derive(seed: int, *keys: int) -> int:
 
 
 def below(state: int, n: int) -> tuple[int, int]:
-    """(new state, an integer uniform on 0..n-1), exactly uniform (Lemire 2019), for n < 2^32.
+    """Return (new state, an integer exactly uniform on 0..n-1) (Lemire 2019), for n < 2^32.
 
     >>> state, counts = derive(0, 7), [0, 0, 0]
     >>> for _ in range(3000):

@@ -1,4 +1,4 @@
-"""The paper's server as a pure state machine: feed it events, do what its commands say.
+"""The paper's server as a pure state machine: pass it events, carry out the commands that it returns.
 
 It has no clock, thread, file or socket. A simulated clock, worker processes, Ray or Flower drive the same object.
 """
@@ -75,7 +75,7 @@ class Server:
         self.max_concurrency = 0
         """τ_C: the largest |C_t| so far."""
         self.torn = False
-        """Whether a part of the method has raised half-way; only while an event is handled is it True for a moment."""
+        """Whether a part of the method has raised half-way. It is also True for a moment while an event is handled."""
         self._job_seeds = derive(self.seed, JOB)
         self._update = Update(method, np.array(x), derive(self.seed), allocate, subtract)
         self._dispatch = method.dispatch.init(self.seed)
@@ -83,7 +83,7 @@ class Server:
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
         self._outcomes = Outcomes()  # how job k ended
 
-    # ------------------------------------------------------------------------------------------ to look at
+    # ------------------------------------------------------------------------------------------ reading the state
 
     @property
     def x(self) -> Vector:
@@ -92,51 +92,51 @@ class Server:
 
     @property
     def output(self) -> Vector:
-        """The answer so far: x, or the average where the method averages (read-only)."""
+        """The method's result so far: x, or the average if the method averages (read-only)."""
         return self._update.output
 
     @property
     def version(self) -> int:
-        """How often the model has changed."""
+        """The number of changes of the model."""
         return self._update.version
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Who is there, in order of joining."""
+        """The workers present, in the order in which they joined."""
         return tuple(self._queues)
 
     @property
     def concurrency(self) -> int:
-        """|C_t|: jobs in flight."""
+        """|C_t|: the number of jobs in flight."""
         return len(self._active)
 
     @property
     def in_flight(self) -> tuple[Job, ...]:
-        """C_t, oldest first."""
+        """C_t: the jobs in flight, oldest first."""
         return tuple(job for job, _ in self._active.values())
 
     def point(self, job: int) -> Vector:
-        """The point that a job in flight was assigned (read-only)."""
+        """Return the point that a job in flight was assigned (read-only)."""
         return self._update.points[self._find(job)[1]]
 
     def outcome(self, job: int) -> Outcome:
-        """What became of a job."""
+        """Return how a job ended, or `Outcome.IN_FLIGHT`."""
         if not is_id(job) or not 0 <= job < len(self._outcomes):
             raise errors.UnknownJob(
-                f"job {job!r} was never handed out, only {len(self._outcomes)} jobs from 0 on; "
+                f"job {job!r} was never assigned, only {len(self._outcomes)} jobs from 0 on; "
                 "answer with the id of an assigned job"
             )
         return Outcome(self._outcomes[int(job)])
 
     def reseed(self, seed: int) -> None:
-        """Noise is drawn from this seed from now on, and no longer from the server's own."""
+        """Draw all later noise from this seed instead of the server's own."""
         integer("seed", seed)
         self._update.reseed(seed)
 
     # ------------------------------------------------------------------------------------------ the algorithm
 
     def handle(self, event: Event) -> Reply:
-        """Take one event; carry out the commands of the reply, in their order."""
+        """Handle one event and return the reply. The caller carries out its commands in order."""
         self._check_whole()
         match event:
             case Arrived():
@@ -150,7 +150,7 @@ class Server:
         raise errors.BadEvent(f"{event!r} is not an event; pass Arrived, Lost, Joined or Left")
 
     def _arrived(self, event: Arrived) -> Reply:
-        # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Whatever is wrong with it shows here.
+        # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Every check of the update is here.
         job, slot = self._find(event.job, event.worker)
         self._check_order(job)
         if not event.checked:
@@ -160,7 +160,7 @@ class Server:
         update, points = self._update, self._update.points
         t, version = self.iteration, update.version
         concurrency, workers = len(self._active), len(self._queues)
-        arrival = Arrival(  # by position, as naming them takes longer than all the rest of it
+        arrival = Arrival(  # by position: keyword arguments would take longer than the rest of this function
             job.worker,
             job.id,
             t,
@@ -184,7 +184,8 @@ class Server:
             self._assign_next(commands, ended, point_iteration=t)
             outcome, step = update.apply(arrival, event.update, weight)
         else:
-            # Line 5: x^(t+1) = x^(t) - eta_t g. First, so that a part that raises leaves the ledger as it was.
+            # Line 5: x^(t+1) = x^(t) - eta_t g. It comes first, so that a part that raises leaves the job records
+            # unchanged.
             outcome, step = update.apply(arrival, event.update, weight)
             self._receive(arrival)
         points.give_back(slot)
@@ -194,7 +195,7 @@ class Server:
         return self._finish(commands, ended)
 
     def _receive(self, arrival: Arrival) -> None:
-        """The gradient counts, and its worker is free."""
+        """Count the gradient and free its worker."""
         self.iteration = arrival.iteration + 1
         self.max_concurrency = arrival.max_concurrency
         self._free(self._active[arrival.job][0])
@@ -203,7 +204,7 @@ class Server:
     def _lost(self, event: Lost) -> Reply:
         known = isinstance(event.outcome, Outcome) or is_id(event.outcome)  # 4.0 would pass for LOST
         if not known or event.outcome not in (Outcome.LOST, Outcome.REJECTED):
-            raise errors.BadEvent(f"{event!r}: a job is lost as LOST or REJECTED; pass one of these outcomes")
+            raise errors.BadEvent(f"{event!r} has a wrong outcome; pass Outcome.LOST or Outcome.REJECTED")
         job, _ = self._find(event.job)
         self.torn = True
         ended = [self._end(job, Outcome(event.outcome))]
@@ -227,7 +228,7 @@ class Server:
     def _left(self, event: Left) -> Reply:
         if not is_id(event.worker) or event.worker not in self._queues:
             raise errors.BadEvent(
-                f"worker {event.worker!r} left but is not here; report only workers that joined, "
+                f"worker {event.worker!r} left but is not present; report only workers that joined, "
                 f"present are {_some(self.workers)}"
             )
         self.torn = True
@@ -242,7 +243,7 @@ class Server:
         return Reply(tuple(commands), tuple(ended))
 
     def _assign_next(self, commands: list[Command], ended: list[Ended], point_iteration: int) -> None:
-        """Adds to the commands, and to the jobs that ended where some are no longer wanted."""
+        """Append the next assignments and cancellations to ``commands``, and the cancelled jobs to ``ended``."""
         rule, memory, update = self.method.dispatch, self._dispatch, self._update
         unwanted: list[Job] = []
         if rule.over(memory, len(self._active)):
@@ -266,14 +267,14 @@ class Server:
             self._outcomes.append(IN_FLIGHT)
             commands.append(Assign(job, update.points[slot], slot))
 
-    # ------------------------------------------------------------------------------------------ the ledger
+    # ------------------------------------------------------------------------------------------ job records
 
     def _free(self, job: Job) -> None:
         del self._active[job.id]
         self._queues[job.worker].remove(job.id)
 
     def _end(self, job: Job, outcome: Outcome) -> Ended:
-        """A job ends without arriving."""
+        """End a job that did not arrive."""
         concurrency = len(self._active)
         _, slot = self._active[job.id]
         self._free(job)
@@ -293,7 +294,7 @@ class Server:
         if worker is not None and (type(worker) is not int or worker != found[0].worker):
             if not is_id(worker):
                 raise errors.BadEvent(
-                    f"worker {worker!r} answered job {job}; pass the whole number that it joined as, or no worker"
+                    f"worker {worker!r} answered job {job}; pass the whole number that it joined with, or no worker"
                 )
             if worker == found[0].worker:
                 return found
@@ -317,14 +318,14 @@ class Server:
     def _check_whole(self) -> None:
         if self.torn:
             raise errors.TornServer(
-                f"a part of {self.method.name} raised half-way at iteration {self.iteration}, so this server is half "
-                "changed; restore it with Server.restore from a state that was saved before"
+                f"a part of {self.method.name} raised half-way at iteration {self.iteration}, so the server's state is "
+                "not consistent; restore it with Server.restore from a state that was saved before"
             )
 
     # ------------------------------------------------------------------------------------------ saving
 
     def state(self) -> dict[str, Any]:
-        """All there is to know, as arrays and numbers (copies): see `asyncsgd.core.snapshot` to write it to a file."""
+        """Return the whole state as arrays and numbers (copies); `asyncsgd.core.snapshot` prepares it for a file."""
         self._check_whole()
         return {
             "method": list(self.method.parts),
@@ -349,9 +350,9 @@ class Server:
         allocate: Callable[[int], Vector] | None = None,
         subtract: Subtract | None = None,
     ) -> Server:
-        """The server that `state` was taken from; going on gives the same bits as never having stopped.
+        """Return the server that `state` was taken from. Its later results are bit for bit those without a stop.
 
-        Jobs in flight are in flight again. If their workers are gone, say so with ``Left`` or ``Lost``.
+        Jobs in flight are in flight again. If their workers are gone, report that with ``Left`` or ``Lost``.
         """
         if list(method.parts) != list(state["method"]):
             raise errors.BadParameter(
@@ -361,7 +362,8 @@ class Server:
                 "restore with the method it was saved with (hyper-parameters may differ)",
             )
         points = state["update"]["points"]
-        # Zeros, as `load` fills in the points: a model that has diverged is no start, but it can be restored.
+        # Start from zeros, because `load` fills in the points. A diverged model would not pass the check of a
+        # starting point, but restoring it is allowed.
         server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate, subtract)
         server._update.check_memory(state["update"])
         server.iteration = state["iteration"]

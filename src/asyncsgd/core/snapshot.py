@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def pack(state: Any) -> tuple[dict[str, Array], str]:
-    """(arrays by name, JSON text) of a nest of dicts, lists, arrays and numbers; exact, floats included.
+    """Return (arrays by name, JSON text) of nested dicts, lists, arrays and numbers, without losing a bit.
 
     >>> arrays, text = pack({"x": np.ones(2), "memory": {7: np.zeros(1)}, "eta": 0.1})
     >>> sorted(arrays)
@@ -37,7 +37,7 @@ def pack(state: Any) -> tuple[dict[str, Array], str]:
 
 
 def unpack(arrays: dict[str, Array], text: str) -> Any:
-    """The inverse of `pack`."""
+    """Return the state that `pack` was given."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, list):

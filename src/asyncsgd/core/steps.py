@@ -1,7 +1,7 @@
-"""How large a step an arrival gets: η_t = stepsize · weight(arrival).
+"""How large the step for an arrival is: η_t = stepsize · weight(arrival).
 
-``stepsize`` is what a user tunes; ``weight`` is what the delay makes of it. Weight 0 drops the arrival. A rule is
-a frozen dataclass derived from `Step` with a ``weight`` of its own; it sees delay, staleness, worker, concurrency and
+The user tunes ``stepsize``; the rule computes ``weight``, usually from the delay. Weight 0 drops the arrival. A rule
+is a frozen dataclass derived from `Step` that defines ``weight``. It sees delay, staleness, worker, concurrency and
 iteration (`Arrival`).
 """
 
@@ -26,11 +26,12 @@ class Step(ABC):
 
     stepsize: float
     favours_fast: ClassVar[str | None] = None
-    """Why fast workers weigh more under this rule, or None."""
+    """The reason why fast workers weigh more under this rule, or None."""
     bounded: ClassVar[bool] = True
     """Whether every weight is at most 1, as the accounting of differential privacy needs."""
     sees: ClassVar[Sees] = "everything"
-    """What the weight depends on: the delay (with τ_C and n), the staleness alone, or anything. Says what compiles."""
+    """What the weight depends on: the delay (with τ_C and n), the staleness alone, or anything. It decides whether the
+    rule can be compiled."""
 
     def __post_init__(self) -> None:
         if callable(self.stepsize):
@@ -41,7 +42,7 @@ class Step(ABC):
 
     @abstractmethod
     def weight(self, arrival: Arrival) -> float:
-        """How much of the step this arrival gets."""
+        """Return the share of the stepsize that this arrival gets."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class Constant(Step):
 class DelayAdaptive(Step):
     """η_t = η · min(1, τ_C / τ_t): our form of Theorem 2, safe for η <= 1/(4Lτ_C).
 
-    Every run keeps at least 3/4 + 1/(4τ_C) of the total step, also where workers come and go and jobs are lost,
-    rejected or cancelled. τ_C is the largest concurrency so far: it never falls, and the proof needs that. If jobs are
-    handed out early, before the arrival is applied, the share is at least 3/4.
+    Every run keeps at least 3/4 + 1/(4τ_C) of the total step, even if workers join and leave and jobs are lost,
+    rejected or cancelled. τ_C is the largest concurrency so far. It never falls, which the proof needs. If the server
+    assigns jobs early, before it applies the arrival, the share is at least 3/4.
     """
 
     favours_fast: ClassVar[str | None] = "updates with a long delay get a smaller step"
@@ -76,9 +77,9 @@ class DelayAdaptive(Step):
 class DropAbove(Step):
     """η_t = η where τ_t <= threshold, else 0: the literal rule of Theorem 2's proof.
 
-    Without a threshold it is 2 τ_C, which drops less than half. At τ_C it can drop nearly everything: one worker
-    five times faster among 100 makes it throw 95 % away. Above τ_C the safe step is smaller, η <= 1/(4L·threshold),
-    because late updates get all of it: half of that of `DelayAdaptive` for 2 τ_C.
+    Without a threshold it is 2 τ_C, which drops less than half. With threshold τ_C the rule can drop nearly everything:
+    with one worker five times faster among 100, it drops 95 %. Above τ_C the safe step is smaller, η <=
+    1/(4L·threshold), because late updates get the full step. For 2 τ_C that is half the safe step of `DelayAdaptive`.
     """
 
     threshold: float | None = None
@@ -216,7 +217,7 @@ class AdaDelay(Step):
 
 @dataclass(frozen=True)
 class Custom(Step):
-    """η_t = η · rule(arrival), with a function of your own: of the delay, or of the iteration, which makes a schedule.
+    """η_t = η · rule(arrival), with a function of your own. A function of the iteration makes a schedule.
 
     >>> rule = Custom(0.1, lambda arrival: 0.9**arrival.delay)
     >>> schedule = Custom(0.1, lambda arrival: min(1.0, (1 + arrival.iteration) / 1000))  # 1000 arrivals of warm-up

@@ -1,4 +1,4 @@
-"""What is done to an update before it is used: clipping, delay compensation, interpolation."""
+"""How the server changes an update before it uses it: clipping, delay compensation, interpolation."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Transform(ABC):
-    """Base of the transforms: a frozen value; what it remembers is a dict of arrays and numbers."""
+    """Base of the transforms. A transform is a frozen value; its state is a dict of arrays and numbers."""
 
     def init(self, x: Vector) -> State:
-        """What it remembers at the start."""
+        """Return the transform's state at the start of a run."""
         return {}
 
     @abstractmethod
     def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        """The changed update; ``g`` itself must stay as it is."""
+        """Return the changed update. A transform must not write to ``g``."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How an arrival moves the model: line 5 of Algorithm 1, for every method.
 
-This half of the server knows vectors and no workers; a replay runs it alone, along any trace.
+This half of the server knows vectors but not workers. A replay runs it alone, along any trace.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.vectors import Vector
 
-# --------------------------------------------------------------------------------------------------------------
-# The model and the points that are out with workers: each version is stored once and lent to its readers.
-
 
 class Points:
-    """Buffers with reader counts. The newest version is `current`; older ones live while a job reads them.
+    """The model's versions in buffers with reader counts: the newest, and older ones while a job reads them.
 
-    An update writes into ``target()``: the current buffer itself when nobody reads it (in place), else a free
-    buffer. Either way x is passed over once, nothing is copied, and no worker ever sees its point change.
-    ``allocate`` lets an engine put the buffers in shared memory.
+    An update writes into ``target()``: the current buffer itself if no job reads it (in place), else a free buffer.
+    Either way the update passes over x once, copies nothing, and no worker sees its point change. ``allocate`` lets an
+    engine put the buffers in shared memory.
     """
 
     def __init__(self, x: Vector, allocate: Callable[[int], Vector] | None = None) -> None:
@@ -52,12 +49,12 @@ class Points:
 
     @property
     def current(self) -> Vector:
-        """A read-only view of the newest version. It may be overwritten by the next update: copy it to keep it."""
+        """A read-only view of the newest version. The next update may overwrite it: copy it to keep it."""
         return self._views[self._current]
 
     @property
     def slots(self) -> int:
-        """How many buffers exist: at most one more than the versions in flight have ever been (two under early).
+        """The number of buffers: at most one more than the largest number of versions in flight (two under early).
 
         Early re-sampling lends x^(t) before the arrival gives its point back, so one more is held for a moment.
         """
@@ -67,21 +64,21 @@ class Points:
         return self._views[slot]
 
     def lend(self) -> int:
-        """The slot of the newest version, which now has one more reader."""
+        """Add a reader to the newest version and return its slot."""
         self._readers[self._current] += 1
         return self._current
 
     def give_back(self, slot: int) -> None:
-        """One reader of this slot is done."""
+        """Remove one reader from this slot."""
         self._readers[slot] -= 1
         if self._readers[slot] == 0 and slot != self._current:
             self._free.append(slot)
 
     def target(self, done: int | None = None) -> tuple[int, Vector]:
-        """(slot, buffer) that the next version is to be written into; then `commit` the slot.
+        """Return the (slot, buffer) to write the next version into; the caller then calls `commit` with the slot.
 
-        ``done``: one reader of this slot is done with it, though it has not given it back yet. If it is the only one,
-        the slot is taken, so that one buffer less is in use.
+        ``done`` names a slot with one reader that has finished but not called `give_back` yet. If that is the only
+        reader, the slot is reused, which saves a buffer.
         """
         if self._readers[self._current] == (done == self._current):
             slot = self._current
@@ -95,14 +92,14 @@ class Points:
         return slot, self._buffers[slot]
 
     def commit(self, slot: int) -> None:
-        """The buffer now holds the newest version."""
+        """Make this slot the newest version."""
         if slot != self._current:
-            if self._readers[slot] == 0:  # else its only reader is done with it, and about to give it back
+            if self._readers[slot] == 0:  # else its only reader has finished and calls `give_back` next
                 self._free.remove(slot)
             self._current = slot
 
     def state(self) -> dict[str, Any]:
-        """Everything, as arrays and integers. Buffers that nobody reads are left out."""
+        """Return the versions in use as arrays and integers, without buffers that have no reader."""
         live = [slot for slot, readers in enumerate(self._readers) if readers or slot == self._current]
         return {
             "current": self._current,
@@ -124,15 +121,15 @@ class Points:
         self._current = state["current"]
 
 
-APPLIED, DROPPED = Outcome.APPLIED, Outcome.DROPPED  # looked up once, as this is done for every arrival
+APPLIED, DROPPED = Outcome.APPLIED, Outcome.DROPPED  # looked up once, because every arrival needs them
 Subtract = Callable[[Vector, float, Vector, Vector], None]
 """``subtract(x, scale, g, out)`` does what `asyncsgd.core.vectors.subtract_scaled` does, to the bit."""
 
 
 class Update:
-    """The model, its version, and what the method's parts remember.
+    """The model, its version, and the state of the method's parts.
 
-    ``subtract``: compiled code for plain SGD, which raises nothing, whatever overflows; None: NumPy for everything.
+    ``subtract`` is compiled code for plain SGD that never raises, even on overflow. Without it NumPy does everything.
     """
 
     def __init__(
@@ -156,7 +153,7 @@ class Update:
 
     @property
     def output(self) -> Vector:
-        """The answer so far: the newest version, or the average where the method says so (read-only)."""
+        """The method's result so far: the newest version, or the average if the method averages (read-only)."""
         if self.method.average:
             view: Vector = self._memory["average"].view()
             view.flags.writeable = False
@@ -164,16 +161,16 @@ class Update:
         return self.points.current
 
     def reseed(self, seed: int) -> None:
-        """Noise is drawn from this seed from now on."""
+        """Draw all later noise from this seed."""
         self.method.aggregation.reseed(self._memory["aggregation"], seed)
 
     def weigh(self, arrival: Arrival) -> float:
-        """The step rule's weight for this arrival; changes nothing."""
+        """Return the step rule's weight for this arrival, without changing anything."""
         try:
             given = self.method.step.weight(arrival)
-        except WorkerError as error:  # it would pass for the fault of the worker, whose update was found to be good
+        except WorkerError as error:  # the caller would blame the worker, although its update passed every check
             rule, kind = type(self.method.step).__name__, type(error).__name__
-            fix = "raise an error of your own, as this kind is about what workers send"
+            fix = "raise another error, because this one is for updates that workers send"
             raise BadStep(f"the step rule {rule} raised {kind} for job {arrival.job} ({error}); {fix}") from error
         try:
             weight = float(given)
@@ -187,15 +184,15 @@ class Update:
         return weight
 
     def apply(self, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
-        """Use one update; (outcome, step it got)."""
+        """Use one update and return (outcome, its step)."""
         if weight == 0:
             return DROPPED, 0.0
         method, memory = self.method, self._memory
         stepsize = float(method.step.stepsize)
         if self._subtract is not None:
             return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
-        # Half-way through there is no way back, so an overflow must not raise (np.seterr, warnings as errors): the
-        # model becomes infinite, and the updates computed there are refused as not finite.
+        # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
+        # model becomes infinite instead, and the server refuses the updates computed there as not finite.
         with np.errstate(all="ignore"):
             for transform, state in zip(method.transforms, memory["transforms"], strict=True):
                 g = transform.apply(state, g, arrival)
@@ -205,9 +202,10 @@ class Update:
         return APPLIED, method.aggregation.share(memory["aggregation"], stepsize, weight)
 
     def _descend(self, g: Vector, step: float, done: int | None) -> float:
-        """What `Each` and `SGD` do, x ← x - η g, in compiled code.
+        """Do what `Each` and `SGD` do, x ← x - η g, in compiled code.
 
-        Nothing here can raise, so the point of the arrival may be written over: fewer buffers, which stay in the cache.
+        Nothing here can raise, so it may overwrite the arrival's point. That needs fewer buffers, which stay in the
+        cache.
         """
         assert self._subtract is not None
         points = self.points
@@ -227,7 +225,7 @@ class Update:
             average += (self.points.current - average) / self.version
 
     def state(self) -> dict[str, Any]:
-        """Everything, as arrays and numbers (copies)."""
+        """Return the whole state as arrays and numbers (copies)."""
         return {
             "version": self.version,
             "points": self.points.state(),
@@ -235,7 +233,7 @@ class Update:
         }
 
     def check_memory(self, state: dict[str, Any]) -> None:
-        """Refuse a saved state whose parts remember other things, as with Adam restored as AMSGrad."""
+        """Raise if the parts of a saved state hold other arrays, as with Adam restored as AMSGrad."""
         mine, saved = _remembered(self._memory), _remembered(state["memory"])
         if mine != saved:
             raise BadParameter(
@@ -257,7 +255,7 @@ class Update:
 
 
 def _is_plain(method: Method) -> bool:
-    """Whether the model is moved by x ← x - η g and nothing else."""
+    """Return whether an arrival moves the model by x ← x - η g and nothing else."""
     return (
         not method.transforms
         and type(method.aggregation) is Each
@@ -267,5 +265,5 @@ def _is_plain(method: Method) -> bool:
 
 
 def _remembered(memory: dict[str, Any]) -> list[list[str]]:
-    """The names of what each part remembers."""
+    """Return the names of what each part holds in its state."""
     return [sorted(part) for part in (*memory["transforms"], memory["aggregation"], memory["optimizer"])]

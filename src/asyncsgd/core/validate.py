@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters, so that every constructor refuses the impossible in the same words."""
+"""Checks of models, updates and hyper-parameters, so that every constructor gives the same errors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter, NotFinite, WrongDtype, WrongLength, WrongType
 from asyncsgd.core.vectors import Vector, is_finite
 
-# --------------------------------------------------------------------------------------------------------------
-# Whether a vector fits the model: the checks that everything from outside has to pass.
-
 
 def check_model(x: Vector) -> None:
-    """Refuse what is no flat model of finite numbers."""
+    """Raise unless ``x`` is a flat model of finite numbers."""
     if not isinstance(x, np.ndarray) or x.ndim != 1 or x.size == 0 or x.dtype not in (np.float32, np.float64):
         shown = f"shape {x.shape}, {x.dtype}" if isinstance(x, np.ndarray) else type(x).__name__
         fix = "pass a one-dimensional NumPy array of float32 or float64"
         raise BadParameter("x", shown, "is not a flat model", fix)
     if not is_finite(x):
-        raise BadParameter("x", "NaN or infinity", "is no starting point", "initialise the model with numbers")
+        fix = "initialise the model with finite numbers"
+        raise BadParameter("x", "NaN or infinity", "is not a starting point", fix)
 
 
 def check_update(g: Vector, x: Vector, worker: int, job: int | None) -> None:
-    """Refuse an update that does not fit the model x, or that is not finite."""
+    """Raise unless the update fits the model x and is finite."""
     ordinary = type(g) is np.ndarray or (isinstance(g, np.ndarray) and not isinstance(g, np.ma.MaskedArray))
     if ordinary and g.shape == x.shape and g.dtype == x.dtype and is_finite(g):
         return
@@ -48,7 +46,7 @@ def check_update(g: Vector, x: Vector, worker: int, job: int | None) -> None:
 P = ParamSpec("P")
 R = TypeVar("R")
 STEP_WORDS = ("lr", "learning_rate", "eta", "step", "step_size")
-"""What the step size is called elsewhere."""
+"""Names of the step size in other libraries."""
 
 
 def plain(part: Any) -> None:
@@ -64,7 +62,7 @@ def plain(part: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a finite number."""
+    """Return whether ``value`` is a finite number."""
     try:
         return not isinstance(value, bool | np.bool_ | np.ndarray) and math.isfinite(value)
     except (TypeError, OverflowError):
@@ -72,7 +70,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_id(value: Any) -> bool:
-    """Whether ``value`` can be the number of a job or a worker: True and 0.0 would find job 1 and job 0.
+    """Return whether ``value`` can be the id of a job or a worker. True and 0.0 would find job 1 and job 0.
 
     >>> is_id(3), is_id(np.int64(3)), is_id(True), is_id(3.0), is_id(np.array(3))
     (True, True, False, False, False)
@@ -81,37 +79,37 @@ def is_id(value: Any) -> bool:
 
 
 def integer(name: str, value: Any) -> None:
-    """``value`` is an integer, of Python or of NumPy."""
+    """Raise unless ``value`` is an integer, of Python or of NumPy."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise BadParameter(name, value, "is not an integer", f"pass {name}=0 or another integer")
 
 
 def positive(name: str, value: Any) -> None:
-    """``value`` is a finite number above 0."""
+    """Raise unless ``value`` is a finite number above 0."""
     if not is_number(value) or value <= 0:
         raise BadParameter(name, value, "must be a positive finite number", f"pass {name} > 0")
 
 
 def nonnegative(name: str, value: Any) -> None:
-    """``value`` is a finite number, 0 or above."""
+    """Raise unless ``value`` is a finite number, 0 or above."""
     if not is_number(value) or value < 0:
         raise BadParameter(name, value, "must be a finite number that is not negative", f"pass {name} >= 0")
 
 
 def count(name: str, value: Any) -> None:
-    """``value`` is an integer, 1 or above; 2.0 is refused, as it cannot count jobs."""
+    """Raise unless ``value`` is an integer, 1 or above. The float 2.0 is refused, because it cannot count jobs."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise BadParameter(name, value, "must be an integer of at least 1", f"pass {name} >= 1")
 
 
 def fraction(name: str, value: Any) -> None:
-    """``value`` lies in [0, 1)."""
+    """Raise unless ``value`` lies in [0, 1)."""
     if not is_number(value) or not 0 <= value < 1:
         raise BadParameter(name, value, "must lie in [0, 1)", f"pass 0 <= {name} < 1")
 
 
 def recipe(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that an option that it does not have is refused with those that there are.
+    """Decorate a function so that the error for an unknown option names the options that exist.
 
     >>> @recipe
     ... def mine(stepsize): ...
@@ -134,7 +132,7 @@ def recipe(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def instead(name: str, value: Any, known: Collection[str]) -> str:
-    """The fix for an option that there is not: what the step size is called, or the nearest of those known."""
+    """Return the fix for an unknown option: the name of the step size, or the nearest known option."""
     if name.lower() in STEP_WORDS:
         if "stepsize" not in known:
             return f"the step size is the method's: pass it as async_sgd(stepsize={value!r})"
@@ -143,14 +141,14 @@ def instead(name: str, value: Any, known: Collection[str]) -> str:
 
 
 def nearest(word: Any, known: Iterable[str]) -> str:
-    """The fix for a mistyped name: one that has it as a word or is a word of it, the most like it, or all of them.
+    """Return the fix for a mistyped name: a name that shares a word with it, the most similar name, or all names.
 
     >>> nearest("fedasyn", ["fedasync", "mifa"]), nearest("x", ["fedasync", "mifa"])
     ('did you mean fedasync?', 'pass one of: fedasync, mifa')
     >>> nearest("sgd", ["dc_asgd", "async_sgd"])
     'did you mean async_sgd?'
     """
-    from difflib import get_close_matches  # here, as few programs need it
+    from difflib import get_close_matches  # imported here, because few programs need it
 
     word, known = str(word), list(dict.fromkeys(known))
     lower = {name.lower(): name for name in reversed(known)}

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 Vector: TypeAlias = NDArray[np.floating[Any]]
 
 BLOCK = 131_072
-"""Elements per block: the scaled block stays in the cache, so memory sees each vector once; few calls of NumPy."""
+"""Elements per block: small enough that the scaled block stays in the cache, large enough for few calls of NumPy."""
 
 LANES = 1024
 
-_quiet = copy_context()  # an overflow is silent in it; to enter it takes a tenth of the time of np.errstate
+_quiet = copy_context()  # an overflow is silent in this context; entering it takes a tenth of the time of np.errstate
 _quiet.run(np.seterr, over="ignore", invalid="ignore")
 
 
 def subtract_scaled(x: Vector, scale: float, g: Vector, out: Vector) -> None:
-    """``out[i] = x[i] - scale * g[i]``, reading x and g once and writing out once. ``out`` may be x."""
+    """Compute ``out[i] = x[i] - scale * g[i]``, reading x and g once and writing out once. ``out`` may be x."""
     scale = float(scale)  # a NumPy float64 would be multiplied in float64 where g is float32
     n = x.shape[0]
     scratch = np.empty(min(n, BLOCK), dtype=x.dtype)
@@ -42,11 +42,11 @@ def subtract_scaled(x: Vector, scale: float, g: Vector, out: Vector) -> None:
 
 
 def is_finite(g: Vector) -> bool:
-    """Whether no element is NaN or infinite: on long vectors a dot product, and a second look where that overflows."""
+    """Return whether all elements are finite. Long vectors take one dot product, and a second pass if it overflows."""
     if g.shape[0] > 4096:
         try:
             square = _quiet.run(np.dot, g, g)
-        except RuntimeError:  # another thread is in there
+        except RuntimeError:  # another thread uses the context at this moment
             with np.errstate(over="ignore", invalid="ignore"):
                 square = np.dot(g, g)
         if math.isfinite(square):
@@ -55,11 +55,11 @@ def is_finite(g: Vector) -> bool:
 
 
 def norm(g: Vector) -> float:
-    """The Euclidean norm, summed in float64 in an order that no library or machine changes.
+    """Return the Euclidean norm, summed in float64 in an order that no library or machine changes.
 
-    Element i belongs to lane i mod 1024; a lane adds its squares one after the other; then the lanes are folded
-    in halves. It costs about as much as ``np.dot`` on large vectors and gives the same bits everywhere. Where
-    the squares overflow, g is divided by its largest element first.
+    Element i belongs to lane i mod 1024; a lane adds its squares one after the other; then the second half of the lanes
+    is added to the first, repeatedly. It costs about as much as ``np.dot`` on large vectors and gives the same bits
+    everywhere. Where the squares overflow, g is divided by its largest element first.
 
     >>> norm(np.array([3.0, 4.0]))
     5.0

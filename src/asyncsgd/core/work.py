@@ -1,4 +1,4 @@
-"""What a job computes: one gradient, or several local steps. Runs wherever the worker runs."""
+"""What a job computes: one gradient, or several local steps. This code runs in the worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Q local SGD steps from the assigned point; the update is what they moved.
+    """Q local SGD steps from the assigned point; the update is how far they moved.
 
     ``y_0 = x``, ``y_{q+1} = y_q - stepsize * (g(y_q) + proximal * (y_q - x))``. With ``scaled`` the update is
     ``(x - y_Q) / stepsize``, which has the scale of a sum of Q gradients; otherwise the plain difference

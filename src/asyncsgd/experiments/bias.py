@@ -74,7 +74,7 @@ def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Se
     speeds, distances, noise, weights = patterns()[pattern], [], 0.0, np.zeros(WORKERS)
     for step in steps:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BiasWarning)  # that is what we are here to measure
+            warnings.simplefilter("ignore", BiasWarning)  # bias is what this experiment measures
             runs = [simulate(task, METHODS[method](step), speeds, iterations=int(20 / step), seed=s) for s in seeds]
         ends = np.array([run.x for run in runs])
         distances.append(float(np.linalg.norm(ends.mean(axis=0) - task.optimum)))

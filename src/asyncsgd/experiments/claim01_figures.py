@@ -1,7 +1,7 @@
 """Claim 1: figures 1 and 2, the iterations to ε = 1e-14 grow linearly with √τ_max.
 
 Two workers, the second x times slower, so τ_max = x and τ_C = 2; no noise; the step tuned for every point on its own.
-A straight line alone says little: over these delays R² is above 0.98 for every exponent from 0.22 to 0.8. So the
+A straight line alone proves little: over these delays R² is above 0.98 for every exponent from 0.22 to 0.8. So the
 exponent itself is asked for, with a confidence interval over random functions. Beside the paper's criterion (the mean
 of the last 30 gradient norms) stands one that asks the norm to *stay* below ε for three cycles of the slow worker.
 """
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[[int], Task]] = {
     "logistic": lambda seed: logistic(m=100, dim=20, workers=2, seed=seed),
 }
 SEEDS = range(8)
-"""Random functions of each kind; the first is drawn, the others tell how sure the exponent is."""
+"""The number of random functions of each kind; the first is plotted, the others give the exponent's interval."""
 CRITERIA = ("literal", "sustained")
 MAX = r"$\tau_\mathrm{max}$"
 

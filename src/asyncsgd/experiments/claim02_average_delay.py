@@ -28,7 +28,7 @@ SEEDS = range(2)
 
 
 def dispatches(n: int) -> dict[str, Method]:
-    """Ways to hand out jobs, with at most n in flight."""
+    """Return dispatch rules with at most n jobs in flight."""
     return {
         "always busy": methods.async_sgd(0.01),
         "mini-batch": methods.minibatch_sgd(0.01),
@@ -64,7 +64,7 @@ class Row:
     remark: float
     """What Remark 5 says it is."""
     expected: float
-    """By how much the remark is too large if delays that start at 1, and j_T, are all that is to blame."""
+    """By how much the remark is too large if delays that start at 1, and j_T, are the only reasons."""
 
 
 def measure(trace: Trace, workers: int, dispatch: str) -> Row:

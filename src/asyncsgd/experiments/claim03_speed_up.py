@@ -25,12 +25,12 @@ from asyncsgd.theory.queueing import queued_times
 
 SECONDS = [10.0] * 900 + [60.0] * 100
 PAPER = 10
-"""The τ_C of the paper's example, for which it says 15 s and 42.5 s."""
+"""The τ_C of the paper's example, for which the paper states 15 s and 42.5 s."""
 CONCURRENCIES = (1, 3, PAPER, 30, 100, 200, 300, 500, 1000, 2000, 3000)
 CLOSE = 0.02
 """How far simulation and lemma may lie apart at the paper's concurrency and below."""
 BROKEN = 1.1
-"""Simulated over lemma, from which we call the lemma broken."""
+"""The ratio of simulated and predicted time from which the lemma counts as broken."""
 
 
 @dataclass(frozen=True)

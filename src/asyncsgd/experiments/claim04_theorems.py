@@ -3,7 +3,7 @@
 The iterations needed are also measured against τ_max at fixed τ_C (three workers and a slower one) and against τ_C
 (equal workers). A theorem promises that *some* step needs no more than its rate says, so what is judged is the need at
 the best step of a grid that knows no theorem: it may not grow faster. At the step that the theorem allows, the need
-grows like 1/step, whatever the delays do: that exponent is shown, but it says nothing and is not judged.
+grows like 1/step, whatever the delays do: that exponent is shown, but it proves nothing and is not judged.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ NOISES = {"no noise": (0.0, 1e-6, 5_000), "strong noise": (1.0, 5e-2, 15_000)}
 SEEDS = range(8)
 STEPS = 37
 WAITING = 1.25
-"""Workers of mini-batch SGD are said to wait where this many times its gradients per second are possible."""
+"""Workers of mini-batch SGD count as waiting if this many times its gradients per second are possible."""
 CONSTANT = 0.5
 """The lowest speed-up that still counts as "up to a constant"."""
 

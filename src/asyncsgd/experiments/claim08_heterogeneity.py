@@ -1,6 +1,6 @@
 """Claim 8: different data: what the delays of single workers cost, and which methods end at the wrong point.
 
-The measurements stand in `asyncsgd.experiments.late_workers` and `asyncsgd.experiments.bias`.
+The measurements are in `asyncsgd.experiments.late_workers` and `asyncsgd.experiments.bias`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from asyncsgd.experiments.common import Claim, Figure, Table, Verdict
 from asyncsgd.experiments.late_workers import Placement, pairs
 
 CHANCE, FINITE = 2.0, 0.002
-"""A distance is told apart from 0 from 2 times its noise on (in many dimensions chance makes about 1 of it), plus this
-much for a step that is not 0. Two distances are told apart along one dimension, by 2 times their noise over √dim."""
+"""A distance differs from 0 if it exceeds 2 times its noise (in many dimensions chance alone gives about 1), plus this
+much for a step that is not 0. Two distances differ along one dimension if they differ by 2 times their noise over
+√dim."""
 
 
 def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verdict, str]:

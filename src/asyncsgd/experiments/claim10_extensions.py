@@ -109,7 +109,7 @@ def against(row: Row, plain: Row) -> Interval:
 
 
 def measure(setting: Setting, variant: str, steps: int = 40) -> Row:
-    """Tune the step, and the local one where there is one, for every delay."""
+    """Tune the step, and the local step if there is one, for every delay."""
     task, delays, best = paper_quadratic(workers=setting.workers), [], []
     jobs = setting.concurrency or setting.workers
     for times in setting.slower:
@@ -168,7 +168,7 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
 
 
 def _bent(rows: Sequence[Row], plain: Mapping[str, Row]) -> str:
-    """Which slopes of Algorithm 2 on log-log axes would have told another story."""
+    """Return which slopes of Algorithm 2 on log-log axes would lead to another conclusion."""
     some = [row for row in rows if row.setting.startswith("Algorithm 2")]
     bent = [row for row in some if abs(row.slope - plain[row.setting].slope) > SLOPE]
     if not bent:

@@ -19,8 +19,7 @@ from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# What the paper claims and what we found: the form that every experiment fills in.
+# The form that every experiment fills in: the paper's claim, the measurement and the verdict.
 
 
 class Verdict(StrEnum):
@@ -70,15 +69,14 @@ class Claim:
     refuted_by: str
     """Which result of this experiment would make the verdict "does not hold as written"."""
     why: str = ""
-    """Where it does not hold as written: why, and what we build instead."""
+    """If the claim does not hold as written: why, and what asyncsgd does instead."""
     values: dict[str, Any] = field(default_factory=dict)
     """Numbers for claims.json: plain ints, floats, strings, lists and dicts."""
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
 
 
-# --------------------------------------------------------------------------------------------------------------
-# Straight lines through measured points, and how sure a mean of them is.
+# Fits of straight lines through measured points, with intervals.
 
 
 Numbers = Sequence[float] | NDArray[np.float64]

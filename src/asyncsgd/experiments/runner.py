@@ -97,7 +97,7 @@ def run(
 
     A claim that raises is reported as such and does not keep the others from being judged.
     """
-    with figures.figure():  # without matplotlib this says so now, not after minutes
+    with figures.figure():  # without matplotlib this fails now, not after minutes
         pass
     folder = Path(output)
     try:
@@ -220,7 +220,7 @@ _news: Any = None
 
 
 def _start(news: Any) -> None:
-    """Set up a worker process: where it tells its progress, and that Ctrl-C ends it at once and without a word."""
+    """Set up a worker process: where it reports its progress, and that Ctrl-C ends it at once without a message."""
     global _news
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_DFL)

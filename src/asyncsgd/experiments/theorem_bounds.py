@@ -23,8 +23,7 @@ from asyncsgd.tasks import logistic, quadratic
 from asyncsgd.theory import Bound, theorem1, theorem1_bounded, theorem2, theorem3, theorem3_bounded
 from asyncsgd.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# Measured means of ‖∇f‖² beside the bounds of asyncsgd.theory: many delays, noises, heterogeneities and steps.
+# Compare measured means of ‖∇f‖² with the bounds of asyncsgd.theory, for many delays, noises and steps.
 
 
 WORKERS = 8

@@ -1,10 +1,11 @@
-"""Recipes: methods of the literature by name, each a few parts put together, with the paper that it comes from.
+"""Recipes: methods of the literature by name, each made of a few parts, with the paper that it comes from.
 
 ``paper`` Koloskova et al. (2022) · ``federated`` rounds, buffers and mixing · ``related`` what the paper compares
 with · ``successors`` what came after · ``listing`` all of them in a table.
 
-The stepsize comes first and is per gradient unless a docstring says otherwise. `asyncsgd.Method` says what can be put
-on top of every one: ``.using(...)``, ``.clipped(...)``, ``.local(...)``, ``.compressed(...)``.
+The stepsize comes first and is per gradient unless a docstring says otherwise. Every recipe can be extended with
+``.using(...)``, ``.clipped(...)``, ``.local(...)`` and ``.compressed(...)`` (see `asyncsgd.Method`).
+docs/theory.md says what is proven about each method; docs/howto/method.md shows how to write your own.
 """
 
 from asyncsgd.methods.federated import fedasync, fedavg, fedbuff, mifa

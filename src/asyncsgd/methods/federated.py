@@ -1,4 +1,4 @@
-"""Methods of federated learning. They take what clients moved (``.local(...)``) as well as gradients."""
+"""Methods of federated learning. Jobs compute gradients, or local steps with ``.local(...)``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def fedavg(stepsize: float = 1.0, *, clients: int, ask: int | None = None) -> Me
     """Federated averaging: rounds of sampled clients, x ← x - η · mean of their updates (McMahan et al. 2017).
 
     Args:
-        stepsize: The step η of the round's mean; 1 for what local steps moved.
-        clients: How many answers a round waits for.
-        ask: How many clients a round asks; None: as many as it waits for. If it asks more, it keeps the first answers
-            and cancels the other jobs (over-selection; Bonawitz et al. 2019, who ask 1.3 times as many).
+        stepsize: The step η of the round's mean; use 1 with local steps.
+        clients: The number of answers that a round waits for.
+        ask: The number of clients that a round asks. The default is as many as it waits for. If a round asks more, it
+            keeps the first answers and cancels the other jobs (over-selection; Bonawitz et al. 2019 ask 1.3 times as
+            many).
 
     >>> fedavg(clients=10, ask=13).local(5, 0.1).dispatch
     FirstOf(clients=10, ask=13)
@@ -35,8 +36,8 @@ def fedbuff(stepsize: float, *, concurrency: int, buffer: int = 10) -> Method:
 
     Args:
         stepsize: The step η of a full buffer.
-        concurrency: How many jobs are in flight at once.
-        buffer: K, the arrivals that move the model once.
+        concurrency: The number of jobs in flight.
+        buffer: The number K of arrivals after which the model moves.
 
     >>> fedbuff(1.0, concurrency=8, buffer=4).local(3, 0.1).clipped(1.0, noise=0.5).name
     'clipped_fedbuff'
@@ -54,9 +55,10 @@ def fedasync(
     """FedAsync: x ← (1-α) x + α x_worker with α = η·w(s), where s is the staleness (Xie et al. 2019).
 
     Args:
-        stepsize: η, the share of a fresh worker's model, at most 1.
-        concurrency: How many jobs are in flight at once.
-        weighting: w(s). "constant": 1. "polynomial": (1+s)^-0.5. "hinge": 1 up to s = 6, and then 1/(10(s-6)+1).
+        stepsize: The share η of a fresh worker's model in the new model, at most 1.
+        concurrency: The number of jobs in flight.
+        weighting: The weight w(s). "constant": 1. "polynomial": (1+s)^-0.5. "hinge": 1 up to s = 6, and then
+        1/(10(s-6)+1).
 
     >>> fedasync(concurrency=4).local(5, 0.1, proximal=0.01).work.proximal
     0.01
@@ -77,12 +79,12 @@ def fedasync(
 def mifa(stepsize: float, *, concurrency: int | None = None) -> Method:
     """MIFA: remember the last update G_i of every worker, x ← x - η mean_i G_i on each arrival (Gu et al. 2021).
 
-    The model moves once every worker was heard. With one gradient per job it is incremental aggregated asynchronous
-    SGD (ACE; Chang et al. 2025).
+    The model starts to move once an update of every worker has arrived. With one gradient per job it is incremental
+    aggregated asynchronous SGD (ACE; Chang et al. 2025).
 
     Args:
         stepsize: The step η of the mean.
-        concurrency: How many jobs are in flight at once; None: one on every worker.
+        concurrency: The number of jobs in flight. The default is one per worker.
 
     >>> mifa(0.1).aggregation
     Memory()

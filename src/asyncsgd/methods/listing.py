@@ -1,4 +1,4 @@
-"""All recipes in a list, with the methods of other papers that are one of them with an option changed."""
+"""List all recipes, and the methods of other papers that are a recipe with an option changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VARIANTS = {
 
 
 def recipes() -> dict[str, Callable[..., Method]]:
-    """Return every recipe by its name, in the order of the alphabet.
+    """Return every recipe by its name, in alphabetical order.
 
     >>> list(recipes())[:2]
     ['adadelay', 'async_sgd']
@@ -52,12 +52,12 @@ def recipes() -> dict[str, Callable[..., Method]]:
 def table() -> list[dict[str, Any]]:
     """List the recipes: a row for each, with its paper, what it needs, what else it takes, and its variants.
 
-    A method of another paper that is a recipe with an option changed has no name of its own; it stands under
-    ``variants`` of that recipe.
+    A method of another paper that is a recipe with an option changed has no recipe of its own; the column ``variants``
+    of that recipe lists it.
 
-    >>> row = next(row for row in table() if row["method"] == "rennala")
-    >>> row["needs"], row["paper"]
-    (['stepsize', 'batch'], 'Tyurin and Richtárik 2023')
+        >>> row = next(row for row in table() if row["method"] == "rennala")
+        >>> row["needs"], row["paper"]
+        (['stepsize', 'batch'], 'Tyurin and Richtárik 2023')
     """
     rows = []
     for name, recipe in recipes().items():

@@ -18,7 +18,7 @@ def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
 
     Args:
         stepsize: The step η of every gradient.
-        concurrency: How many jobs are in flight at once; None: one on every worker.
+        concurrency: The number of jobs in flight. The default is one per worker.
 
     >>> async_sgd(0.1).name
     'async_sgd'
@@ -50,16 +50,17 @@ def delay_adaptive(
 ) -> Method:
     """Delay-adaptive asynchronous SGD: late updates get a smaller step (Koloskova et al. 2022, Theorem 2).
 
-    All rules are for workers whose data are alike: slow workers count less. Where data differ, use
+    All rules give slow workers less weight, so use them if the data of the workers are alike. If the data differ, use
     `federated_async_sgd`.
 
     Args:
         stepsize: The step η of an update that is not late.
-        rule: What becomes of an update with delay τ. "scale": η·min(1, τ_C/τ), with a guarantee for η <= 1/(4Lτ_C).
-            "drop": 0 above the threshold, for η <= 1/(4L·threshold). "divide": η/τ above τ_C, as the paper writes it.
-            "workers": η·n/max(n, τ), with n the number of workers (Mishchenko et al. 2022).
-        threshold: The largest delay that ``rule="drop"`` uses; None: 2 τ_C. At τ_C it can drop nearly everything.
-        concurrency: How many jobs are in flight at once; None: one on every worker.
+        rule: The step for an update with delay τ. "scale": η·min(1, τ_C/τ), with a guarantee for η <= 1/(4Lτ_C).
+            "drop": 0 above the threshold, for η <= 1/(4L·threshold). "divide": η/τ above τ_C, as the paper writes
+            it. "workers": η·n/max(n, τ), with n the number of workers (Mishchenko et al. 2022).
+        threshold: The largest delay that ``rule="drop"`` applies. The default is 2 τ_C; τ_C can drop nearly
+            everything.
+        concurrency: The number of jobs in flight. The default is one per worker.
 
     >>> delay_adaptive(0.1, rule="workers").step
     WorkersOverDelay(stepsize=0.1)
@@ -88,14 +89,14 @@ def federated_async_sgd(
 ) -> Method:
     """Asynchronous SGD with concurrency: workers drawn at random, jobs queue (Koloskova et al. 2022, Algorithm 2).
 
-    Every worker counts the same, however slow it is, so it is the method for data that differ.
+    Every worker has the same weight, however slow it is. Use this method if the data of the workers differ.
 
     Args:
         stepsize: The step η of every gradient, or of the mean of a buffer.
-        concurrency: How many jobs are in flight at once. A busy worker may be drawn again; its jobs wait in a queue.
+        concurrency: The number of jobs in flight. A busy worker may be drawn again; its jobs wait in a queue.
         order: "uniform": each job goes to a worker drawn uniformly. "shuffled": in a fresh random order of all workers
             every n jobs (AsGrad; Islamov et al. 2023).
-        early: Send the next job before the arrival is applied (the paper's extension).
+        early: Assign the next job before the server applies the arrival (the paper's extension).
         buffer: Move the model after this many arrivals, by their mean.
 
     >>> federated_async_sgd(0.1, concurrency=4, order="shuffled").dispatch

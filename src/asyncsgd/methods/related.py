@@ -1,4 +1,4 @@
-"""Related work that the paper names and compares with."""
+"""Methods of related work that the paper compares with."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
 
     Args:
         stepsize: The step η of an update that is applied.
-        threshold: How far the model may have moved meanwhile; ε_norm/(2β) in the paper.
-        concurrency: How many jobs are in flight at once; None: one on every worker.
+        threshold: How far the model may have moved since the worker read it; ε_norm/(2β) in the paper.
+        concurrency: The number of jobs in flight. The default is one per worker.
 
     >>> picky_sgd(0.1, threshold=0.5).step
     DropDrifted(stepsize=0.1, threshold=0.5)
@@ -31,12 +31,12 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
 
 @recipe
 def adadelay(stepsize: float = 1.0, *, smoothness: float, c: float | None = None, coordinates: bool = False) -> Method:
-    """AdaDelay: η_t = η/(L + c√(t+τ)) with t from 1; the answer is the averaged iterate (Sra et al. 2016).
+    """AdaDelay: η_t = η/(L + c√(t+τ)) with t from 1; it returns the averaged iterate (Sra et al. 2016).
 
     Args:
-        stepsize: η, which multiplies every step; 1 in the paper.
-        smoothness: L.
-        c: How fast steps shrink; None: 1.
+        stepsize: The factor η of every step; 1 in the paper.
+        smoothness: The smoothness constant L of the task.
+        c: How fast the steps shrink. The default is 1.
         coordinates: Give every coordinate its own c_j = √(mean of i/(i+τ_i) g_j²).
 
     >>> adadelay(smoothness=2.0).average
@@ -56,7 +56,7 @@ def staleness_aware(stepsize: float, *, splits: int | None = None) -> Method:
     Args:
         stepsize: The step η of a fresh update. Staleness counts versions, as in the paper.
         splits: The m of "m-softsync": c = ⌊n/m⌋ arrivals move the model, where n is the number of workers when the run
-            starts. None: m = n, that is c = 1.
+            starts. The default is m = n, that is c = 1.
 
     >>> staleness_aware(0.1, splits=2).bind(workers=9).aggregation
     Buffer(size=4, noise=0.0)
@@ -71,7 +71,7 @@ def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = 
 
     Args:
         stepsize: The step η of every update.
-        strength: λ; None: 0.04, or 2 with ``adaptive``.
+        strength: The factor λ. The default is 0.04, or 2 with ``adaptive``.
         adaptive: Divide λ by √(mean square of g + 1e-7), coordinate by coordinate, with decay 0.95.
 
     >>> dc_asgd(0.1).transforms
@@ -83,7 +83,9 @@ def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = 
 
 @recipe
 def delayed_average(stepsize: float, *, weights: Literal["linear", "uniform"] = "uniform") -> Method:
-    """Gradients at the weighted average of w: w ← w - η α_s g, x = Σ α_i w_i / Σ α_i (Aviv et al. 2021). Convex.
+    """Gradients at the weighted average of w: w ← w - η α_s g, x = Σ α_i w_i / Σ α_i (Aviv et al. 2021).
+
+    The guarantee is for convex tasks.
 
     Args:
         stepsize: The step η of w.

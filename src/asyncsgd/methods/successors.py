@@ -17,7 +17,7 @@ def rennala(stepsize: float, *, batch: int) -> Method:
 
     Args:
         stepsize: The step η of the mean.
-        batch: B; max(1, ⌈σ²/ε⌉) in the paper.
+        batch: The number B of gradients per step; max(1, ⌈σ²/ε⌉) in the paper.
 
     >>> rennala(0.1, batch=4).aggregation
     Buffer(size=4, noise=0.0)
@@ -31,8 +31,8 @@ def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
 
     Args:
         stepsize: The step η of an update that is applied.
-        limit: R; max(1, ⌈σ²/ε⌉) in the paper.
-        stops: Cancel a job whose staleness reaches R, and start it again at the newest model.
+        limit: The staleness R from which updates are discarded; max(1, ⌈σ²/ε⌉) in the paper.
+        stops: Whether to cancel a job whose staleness reaches R and start a new one at the newest model.
 
     >>> ringmaster(0.1, limit=8, stops=True).dispatch.restart
     8

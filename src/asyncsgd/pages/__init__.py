@@ -1,8 +1,8 @@
-"""What a run, a plan or an experiment looks like: one self-contained page, and figures for papers.
+"""Self-contained HTML pages about runs, plans and experiments, and figures for papers.
 
-``report`` the page of runs · ``sources``, ``subject`` what it is about · ``measures``, ``against``, ``clients`` its
-numbers · ``compose``, ``sections``, ``summary``, ``embed``, ``js`` how it is put together · ``cli`` the command ·
-``page`` any page · ``figures``, ``charts`` matplotlib.
+``report`` writes the page of runs · ``sources`` gathers the runs · ``run_page``, ``sections``, ``summary`` and ``js``
+compose the page · ``page_data``, ``theory_comparison`` compute its numbers · ``page`` is any page · ``figures`` draws
+with matplotlib.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["report"]
 
 
 def report(runs: Any, path: str | Path = "report.html", *, title: str = "", task: Any = None) -> Path:
-    """Write one self-contained HTML page about runs, and return where.
+    """Write one self-contained HTML page about runs, and return its path.
 
     Args:
         runs: A run (simulated or trained), a comparison, a trace, the directory of a run or a folder of such; or
             several of these in a list, or in a dict that names them.
-        path: Where the page goes.
-        title: Its heading; by default made from the runs.
-        task: What simulated runs were of. With its constants the page compares them with the theorems' bounds.
+        path: The path of the page.
+        title: The heading of the page; by default made from the runs.
+        task: The task of simulated runs. With its constants the page compares the runs with the theorems' bounds.
 
     >>> import asyncsgd as asgd, tempfile
     >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 16])

@@ -1,4 +1,4 @@
-"""What runs look like, drawn into matplotlib axes: who worked when, how fast it learned, how late updates came."""
+"""Draw runs into matplotlib axes: which worker worked when, how the metrics changed, how late updates came."""
 
 from __future__ import annotations
 
@@ -16,22 +16,18 @@ from asyncsgd.core.errors import MissingLibrary
 from asyncsgd.trace import Trace
 from asyncsgd.trace.timeline import spans
 
-# --------------------------------------------------------------------------------------------------------------
-# Figures with matplotlib: one look, no global style changed, colours that survive greyscale and colour blindness.
-
-
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
-"""Okabe and Ito's, told apart by everybody; lines differ by marker and dash as well."""
+"""Okabe and Ito's colours, distinguishable with colour blindness; lines also differ by marker and dash."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 INK = "#1c2126"
-"""What is drawn in ink; on a page it takes the colour of the text, so that it can be read in the dark too."""
+"""The colour of text and axes. A page replaces it by its text colour, so that figures are readable in dark mode."""
 
 
 @contextmanager
 def figure(columns: int = 1, rows: int = 1, width: float = 7.2, height: float = 3.4, **options: Any) -> Iterator[Any]:
-    """A figure in our look, for a with statement that takes (fig, axes). Nothing global is changed."""
+    """Yield (fig, axes) in the style of asyncsgd, for a with statement. No global setting changes."""
     try:
         import matplotlib
         from cycler import cycler
@@ -69,7 +65,7 @@ def figure(columns: int = 1, rows: int = 1, width: float = 7.2, height: float = 
 
 
 def svg(fig: Any, name: str) -> str:
-    """The figure as SVG text to put into a page: ids of its own, ink in the colour of the text."""
+    """Return the figure as SVG text for a page, with unique ids and the page's text colour."""
     text = _svg_text(fig)
     text = text[text.index("<svg") :]
     text = re.sub(r'\bid="', f'id="{name}-', text)
@@ -78,7 +74,7 @@ def svg(fig: Any, name: str) -> str:
 
 
 def save(fig: Any, stem: str | Path) -> None:
-    """``stem.svg`` and ``stem.png``, the latter on white."""
+    """Write ``stem.svg`` and ``stem.png``, the latter on white."""
     stem = Path(stem)
     write_text(stem.with_name(stem.name + ".svg"), _svg_text(fig))
     png = io.BytesIO()
@@ -94,14 +90,14 @@ def _svg_text(fig: Any) -> str:
 
 UNDONE = "#b9c0c7"
 MANY, ROWS = 4000, 40
-"""More bars than this become pixels in a vector file; of more workers only some are named."""
+"""With more bars than this, they become pixels in a vector file; with more workers than this, only some are named."""
 
 
 def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest: int | None = None) -> Any:
-    """One row per worker, a bar per job from the start of computing to the arrival, coloured by delay.
+    """Draw one row per worker, with a bar per job from the start of computing to the arrival, coloured by delay.
 
-    A job that waited behind others of its worker begins where the one before ended. What did not arrive is grey and
-    hatched. Returns the colours, for a colour bar.
+    A job that waited behind others of its worker begins where the one before ended. Jobs that did not arrive are grey
+    and hatched. Return the colours, for a colour bar.
     """
     import matplotlib as mpl
     from matplotlib import collections
@@ -119,7 +115,7 @@ def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest:
     delay = (jobs.ended_iteration - jobs.assigned_iteration)[arrived]
     many = int(np.count_nonzero(seen)) > MANY
     wide = (right - left)[arrived] / (until - start) * axes.bbox.width * 72 / axes.figure.dpi  # in points
-    edges = np.clip(0.15 * wide, 0.0, 0.6)  # or the white edges would hide thin bars
+    edges = np.clip(0.15 * wide, 0.0, 0.6)  # wider white edges would hide thin bars
     done = {"facecolors": colours.to_rgba(1 + delay), "edgecolors": "white", "linewidths": edges, "rasterized": many}
     undone = {"facecolors": "none", "edgecolors": UNDONE, "linewidths": 0.6, "hatch": "////"}
     bars: Any = collections.PolyCollection
@@ -136,7 +132,7 @@ def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest:
 
 
 def delay_bar(fig: Any, colours: Any, axes: Any) -> None:
-    """The colour bar of a timeline, in delays."""
+    """Draw the colour bar of a timeline, in delays."""
     bar = fig.colorbar(colours, ax=axes, shrink=0.9, pad=0.01)
     top = round(colours.norm.vmax) - 1
     ticks = sorted({0, *[t for t in (1, 3, 10, 30, 100, 300, 1000) if t < 0.7 * top], top})
@@ -147,7 +143,7 @@ def delay_bar(fig: Any, colours: Any, axes: Any) -> None:
 
 
 def convergence(axes: Any, runs: Mapping[str, Any], metric: str, over: str = "time") -> None:
-    """A metric of several runs over seconds or iterations; lines differ in colour and marker."""
+    """Draw a metric of several runs over seconds or iterations; lines differ in colour and marker."""
     for place, (name, run) in enumerate(runs.items()):
         x, y = run.metrics[over], run.metrics[metric]
         every = max(1, len(x) // 8)
@@ -159,7 +155,7 @@ def convergence(axes: Any, runs: Mapping[str, Any], metric: str, over: str = "ti
 
 
 def delays(axes: Any, traces: Mapping[str, Trace]) -> None:
-    """How the delays are spread: the share of updates that came at most so late."""
+    """Draw the distribution of delays: the share of updates with at most each delay."""
     for place, (name, trace) in enumerate(traces.items()):
         values = np.sort(trace.delay)
         share = np.arange(1, len(values) + 1) / max(1, len(values))

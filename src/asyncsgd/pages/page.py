@@ -14,15 +14,15 @@ from asyncsgd._files import write_text
 from asyncsgd.format import cell
 
 LONG = 36
-"""Letters from which on a cell is a sentence."""
+"""The number of letters from which a cell counts as a sentence."""
 SHORT = 6
-"""Letters up to which a heading is not parted."""
+"""The number of letters up to which a heading stays on one line."""
 NARROW = 400
-"""Points up to which a figure can be read when it is squeezed onto a phone; wider ones are scrolled."""
+"""The width in points up to which a figure is readable on a phone; wider ones scroll."""
 
 
 class Page:
-    """Sections of text, tables and figures, written as one file that needs nothing else.
+    """Sections of text, tables and figures, written as one self-contained file.
 
     >>> page = Page("A run", lead="What happened.")
     >>> page.section("Delays")
@@ -50,11 +50,11 @@ class Page:
         self._open = True
 
     def text(self, words: str, css: str = "") -> None:
-        """A paragraph of plain text."""
+        """Add a paragraph of plain text."""
         self._parts.append(f'<p class="{css}">{escape(words)}</p>' if css else f"<p>{escape(words)}</p>")
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> None:
-        """A table; columns whose cells all start like numbers are set flush right, those of sentences get room."""
+        """Add a table; columns of numbers are aligned right, columns of sentences get more width."""
         body = [[cell(value) for value in row] for row in rows]
         right = [all(_numeric(row[place]) for row in body) for place in range(len(headings))]
         long = [any(len(row[place]) > LONG for row in body) for place in range(len(headings))]
@@ -71,17 +71,17 @@ class Page:
         )
 
     def figure(self, svg: str, caption: str) -> None:
-        """A drawing (SVG text) with the sentence that says what it shows."""
+        """Add a drawing (SVG text) with a caption."""
         size = re.search(r'viewBox="0 0 ([\d.]+)', svg)
         wide = ' class="wide"' if size is not None and float(size[1]) > NARROW else ""
         self._parts.append(f"<figure{wide}>{svg}<figcaption>{escape(caption)}</figcaption></figure>")
 
     def raw(self, html: str) -> None:
-        """Ready-made HTML: everything in it that came from outside must have been escaped."""
+        """Add HTML as it is. The caller must have escaped all text that came from outside."""
         self._parts.append(html)
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page."""
         self._close()
         style = asset("page.css") + self._style
         links = "".join(f'<a href="#{anchor}">{escape(heading)}</a>' for anchor, heading in self._sections)
@@ -109,7 +109,7 @@ class Page:
 
 
 def retitled(html: str, title: str) -> str:
-    """A page that was written earlier, with another heading.
+    """Return a page that was written earlier, with another heading.
 
     >>> "<h1>Ours</h1>" in retitled(Page("A run").html(), "Ours")
     True
@@ -118,19 +118,19 @@ def retitled(html: str, title: str) -> str:
 
 
 def asset(name: str) -> str:
-    """A style or a script that lies beside this module."""
+    """Return a style or a script from the folder of this module."""
     return files("asyncsgd.pages").joinpath(name).read_text("utf-8")
 
 
 def _policy(script: str) -> str:
-    """Nothing is ever fetched, and only our own script runs, whatever text from outside is on the page."""
+    """Return the page's policy: it fetches nothing and runs only its own script, whatever text it shows."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"'sha256-{digest}'" if script else "'none'"
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
 
 
 def _heading(words: str) -> str:
-    """Short ones such as τ avg stay in one line."""
+    """Return a heading; short ones such as τ avg stay on one line."""
     return escape(words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= SHORT else words)
 
 

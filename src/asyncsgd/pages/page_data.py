@@ -1,4 +1,7 @@
-"""Columns of a trace inside a page: little-endian binary in base64, each in the narrowest type that holds it."""
+"""The numbers that a page draws from a trace, and columns as compact base64 for its scripts.
+
+Columns are little-endian binary, each in the narrowest type that holds it.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +21,18 @@ from asyncsgd.trace import Trace
 from asyncsgd.trace.timeline import Spans
 from asyncsgd.trace.timeline import spans as spans_of
 
-# --------------------------------------------------------------------------------------------------------------
-# Numbers that a page draws, from a trace: when workers computed, delays in bins, steps, what each worker did.
-
-
 Ints = NDArray[np.int64]
 POINTS = 120
-"""Bins of a line that would have more points than a screen has columns."""
+"""The number of bins of a line that would have more points than a screen has columns."""
 BARS = 28
-"""Bars of a histogram of delays, about."""
+"""The approximate number of bars of a histogram of delays."""
 
 
 # ---------------------------------------------------------------------------------------------- who worked when
 
 
 def spans(subject: RunView) -> Spans:
-    """When each job was waiting and when it was computed, up to the end of the run."""
+    """Return when each job waited and when it was computed, up to the end of the run."""
     return spans_of(subject.trace, subject.elapsed if subject.timed else subject.trace.iterations + 1.0)
 
 
@@ -47,22 +46,22 @@ class Worker:
     worker: int
     outcomes: dict[Outcome, int]
     mean_delay: float | None
-    """τ^i_avg; None if it has neither arrived nor flown."""
+    """τ^i_avg; None if no job of the worker arrived or is in flight."""
     seconds: float | None
     """Mean computing time of the jobs that arrived."""
     busy: float | None
-    """The share of the run in which it computed."""
+    """The share of the run in which the worker computed."""
     share: float
-    """Of the total step."""
+    """The worker's share of the total step."""
 
     @property
     def jobs(self) -> int:
-        """All that it was given."""
+        """The number of jobs that the worker got."""
         return sum(self.outcomes.values())
 
 
 def workers(subject: RunView, times: Spans) -> list[Worker]:
-    """One row per worker that was ever given a job, by number."""
+    """Return one row per worker that ever got a job, by number."""
     trace = subject.trace
     jobs = trace.jobs
     names, rank = np.unique(jobs.worker, return_inverse=True)
@@ -99,7 +98,7 @@ class Series:
     iteration: Floats
     """The middle of each bin."""
     time: Floats
-    """When that iteration arrived; NaN without a clock."""
+    """The time of that iteration's arrival; NaN without a clock."""
     mean: Floats
     low: Floats
     high: Floats
@@ -108,7 +107,7 @@ class Series:
 
 
 def series(trace: Trace, values: NDArray[np.generic]) -> Series:
-    """Values of the arrivals 0, 1, 2, ... in at most POINTS bins."""
+    """Return the values of the arrivals 0, 1, 2, ... in at most POINTS bins."""
     size = len(values)
     width = max(1, -(-size // POINTS))
     starts = np.arange(0, size, width)
@@ -132,9 +131,9 @@ def series(trace: Trace, values: NDArray[np.generic]) -> Series:
 
 
 def bins(delays: Ints) -> list[tuple[int, int]]:
-    """Ranges of delays from 0 to the largest, ends included: one each while they are few.
+    """Return ranges of delays from 0 to the largest, ends included: one range per delay if there are few.
 
-    Beyond that of equal widths; wider and wider where most delays are far below the largest.
+    Otherwise the ranges have equal widths, or growing widths if most delays are far below the largest.
 
     >>> bins(np.array([0, 3, 1]))
     [(0, 0), (1, 1), (2, 2), (3, 3)]
@@ -155,13 +154,13 @@ def bins(delays: Ints) -> list[tuple[int, int]]:
 
 
 def histogram(delays: Ints, ranges: list[tuple[int, int]]) -> Ints:
-    """How many delays lie in each range."""
+    """Return the number of delays in each range."""
     edges = np.array([first for first, _ in ranges] + [ranges[-1][1] + 1])
     return np.histogram(delays, edges)[0].astype(np.int64)
 
 
 def thinned(columns: dict[str, Floats], most: int = 8 * POINTS) -> dict[str, Floats]:
-    """Rows of metrics, all of them if they are few; else for each stretch those with its extremes, first and last."""
+    """Return all rows of metrics if there are few; else the first, last and extreme rows of each stretch."""
     size = min((len(values) for values in columns.values()), default=0)
     if size <= most:
         return columns
@@ -176,15 +175,15 @@ def thinned(columns: dict[str, Floats], most: int = 8 * POINTS) -> dict[str, Flo
 
 
 MOST = 400_000
-"""Jobs of a run that its timeline holds; of longer runs it shows the end, and says so."""
+"""The largest number of jobs in a timeline; for a longer run it shows the end, with a note."""
 FEW = 4096
-"""So many different values are listed, and every row holds its value's place in the list."""
+"""Up to this many different values are stored as a list, and every row stores a place in the list."""
 
 Column = dict[str, Any]
 
 
 def whole(values: NDArray[Any]) -> Column:
-    """Numbers 0, 1, 2, ...: all the same, or differences where they rise, or as they are.
+    """Return integers as a column: one value if all are the same, differences if they rise, else as they are.
 
     >>> whole(np.array([7, 7, 7]))
     {'same': 7}
@@ -205,7 +204,7 @@ def whole(values: NDArray[Any]) -> Column:
 
 
 def number(values: Floats) -> Column:
-    """Any numbers: exactly where they are few, else to seven digits. NaN becomes null.
+    """Return any numbers as a column: exact if there are few different ones, else to seven digits. NaN becomes null.
 
     >>> number(np.array([0.1, 0.1, 0.05]))
     {'type': 'u1', 'data': 'AQEA', 'of': [0.05, 0.1]}
@@ -219,17 +218,17 @@ def number(values: Floats) -> Column:
 
 
 def plain(value: float | None) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def numbers(values: Any) -> list[float | None]:
-    """A list for JSON, of what may hold NaN."""
+    """Return a list for JSON, with None for NaN."""
     return [plain(float(value)) for value in values]
 
 
 def as_script(data: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end that element."""
+    """Return JSON that is safe inside a script element: no text in it can end that element."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -252,7 +251,7 @@ def _base64(values: NDArray[Any]) -> str:
 
 
 def tick(length: float) -> float:
-    """The power of ten that cuts so many seconds into at least 2^28 and less than 2^32 ticks.
+    """Return the power of ten that divides ``length`` seconds into at least 2^28 and less than 2^32 ticks.
 
     >>> tick(9.0), tick(0.0)
     (1e-08, 1.0)
@@ -261,7 +260,7 @@ def tick(length: float) -> float:
 
 
 def shown(subject: RunView, times: Spans, most: int = MOST) -> tuple[Ints, float]:
-    """Which jobs the timeline holds: all, or the last ones and whatever was under way beside them; and since when."""
+    """Return the jobs of the timeline (all, or the last ones and those computed at the same time) and its start."""
     size = len(subject.trace)
     if size <= most:
         return np.arange(size), float(times.assigned.min(initial=times.horizon))
@@ -270,7 +269,7 @@ def shown(subject: RunView, times: Spans, most: int = MOST) -> tuple[Ints, float
 
 
 def jobs(subject: RunView, times: Spans, most: int = MOST) -> dict[str, Any]:
-    """The columns of the timeline. Times count ticks from ``start``; workers are places in ``workers``."""
+    """Return the columns of the timeline. Times count ticks from ``start``; workers are places in ``workers``."""
     rows = subject.trace.jobs
     chosen, since = shown(subject, times, most)
     names, rank = np.unique(rows.worker[chosen], return_inverse=True)

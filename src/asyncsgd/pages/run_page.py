@@ -1,4 +1,4 @@
-"""The page of one run or of several side by side: words and tables here, pictures by the scripts in ``js``."""
+"""The page of one run or of several side by side: text and tables here, pictures by the scripts in ``js``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from asyncsgd.pages.page_data import Series, bins, histogram, series, spans, thi
 from asyncsgd.pages.theory_comparison import expected
 from asyncsgd.run.view import AXES, Floats, RunView
 
-# --------------------------------------------------------------------------------------------------------------
-# What clients of a federated run measured themselves, as charts beside those of the server.
-
-
 WORDS = {"train": "clients, while training", "evaluate": "clients, evaluating"}
 MOST = 12
-"""Charts: names come from clients, who could invent any number of them."""
+"""The largest number of charts: clients choose the names of metrics and could send any number of them."""
 
 
 def client_charts(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
-    """One chart per metric and kind: means over clients, by the journals."""
+    """Return one chart per metric and kind that clients measured: means over clients, from the journals."""
     known: dict[tuple[str, str], None] = {}
     for subject in subjects:
         for row in _rows(subject):
@@ -68,16 +64,16 @@ SCRIPTS = (
     "bars",
     "main",
 )
-"""In this order, as a class must stand after the one that it extends; the last one starts."""
+"""The scripts in order: a class comes after the one that it extends, and the last script starts the page."""
 
-NO_SCRIPT = "<noscript><p>The pictures need JavaScript; the tables and words do not.</p></noscript>"
+NO_SCRIPT = "<noscript><p>The pictures need JavaScript; the tables and text do not.</p></noscript>"
 LEGEND = '<div class="legend" role="group" aria-label="runs shown"></div>'
 
 
 def compose(
     subjects: Sequence[RunView], title: str = "", lead: str = "", first: Callable[[Page], None] | None = None
 ) -> Page:
-    """The page, not yet written; ``first`` may put a section of its own at the top."""
+    """Return the page without writing it; ``first`` may add a section at the top."""
     script = "(() => {\n'use strict';\n" + "\n".join(asset(f"js/{name}.js") for name in SCRIPTS) + "})();"
     page = Page(title or summary.title(subjects), lead or summary.lead(subjects), style=asset("run.css"), script=script)
     alone = len(subjects) == 1
@@ -129,13 +125,14 @@ def compose(
 
 
 HELP = """<p class="why">A bar is a job while its worker computes it; the number in it is its delay. A thin line below a
-bar is a job that waits in the worker’s queue. Where there are too many jobs for bars, a spot shows how much its workers
-computed and how late that came on average. Choose a job to see which version it read, and as dots the updates that came
-before its own.</p><details><summary>Mouse, fingers and keys</summary><p class="why">Drag to move; wheel or pinch to
-zoom (click the timeline first, or hold <kbd>Ctrl</kbd>); <kbd>Shift</kbd> and wheel change the height of the rows; the
-strip below is the whole run. With the timeline in focus: arrows go from job to job, <kbd>+</kbd> and <kbd>−</kbd> zoom,
-<kbd>Shift</kbd> and arrows move, <kbd>[</kbd> and <kbd>]</kbd> lower and raise the rows, <kbd>Home</kbd> and
-<kbd>End</kbd> go to the ends, <kbd>0</kbd> shows the whole run, <kbd>Esc</kbd> lets go of the job.</p></details>"""
+       bar is a job that waits in the worker’s queue. Where there are too many jobs for bars, a spot shows how much its
+       workers computed and the average delay. Click a job to see which model version it read; dots mark updates applied
+       before its own.</p><details><summary>Mouse, fingers and keys</summary><p class="why">Drag to move; wheel or pinch
+       to zoom (click the timeline first, or hold <kbd>Ctrl</kbd>); <kbd>Shift</kbd> and wheel change the height of the
+       rows; the strip below is the whole run. With the timeline in focus: arrows go from job to job, <kbd>+</kbd> and
+       <kbd>−</kbd> zoom, <kbd>Shift</kbd> and arrows move, <kbd>[</kbd> and <kbd>]</kbd> lower and raise the rows,
+       <kbd>Home</kbd> and <kbd>End</kbd> go to the ends, <kbd>0</kbd> shows the whole run, <kbd>Esc</kbd> lets go of
+       the job.</p></details>"""
 
 
 def write(subjects: Sequence[RunView], path: Path, title: str = "") -> Path:
@@ -144,7 +141,7 @@ def write(subjects: Sequence[RunView], path: Path, title: str = "") -> Path:
 
 
 def save(html: str, path: Path) -> Path:
-    """Write a page; where that cannot be done, say so."""
+    """Write a page; raise `BadParameter` if that fails."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -179,7 +176,7 @@ def _series(found: Series) -> dict[str, Any]:
 
 
 def _metrics(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
-    """One chart per metric, with a line for every run that has it."""
+    """Return one chart per metric, with a line for every run that has it."""
     names = list(dict.fromkeys(name for subject in subjects for name in subject.metrics if name not in AXES))
     charts = []
     for name in names:
@@ -199,6 +196,6 @@ def _metrics(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def _wide(values: Floats) -> bool:
-    """Whether a logarithmic axis shows more: all above zero, over two powers of ten and more."""
+    """Return whether a logarithmic axis fits better: all values above zero, over two or more powers of ten."""
     known = values[np.isfinite(values)]
     return bool(known.min() > 0 and known.max() / known.min() > 100)

@@ -1,4 +1,4 @@
-"""The parts of a page that are words and tables: what the run says, workers, theory, configuration."""
+"""The parts of a page that are text and tables: findings, workers, theory, configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asyncsgd.pages.theory_comparison import Expected
 from asyncsgd.run.view import RunView, word
 
 MANY = 1000
-"""Workers that a table lists; of more, those with the most jobs."""
+"""The largest number of workers in a table; of more, those with the most jobs."""
 DELAYS = (
     ("τ avg", "average_delay", "mean delay of what arrived or is in flight"),
     ("τ max", "maximum_delay", "the largest of them"),
@@ -29,19 +29,19 @@ DELAYS = (
 
 
 def badge(subject: RunView) -> str:
-    """How it ended, as a mark beside a heading."""
+    """Return how the run ended, as a badge beside a heading."""
     words, kind = subject.state, subject.ending.colour
     return f'<span class="badge {kind}">{escape(words)}</span>' if words else ""
 
 
 def problems(subject: RunView) -> str:
-    """How many there are, as a mark beside a heading."""
+    """Return the number of problems, as a badge beside a heading."""
     count = len(subject.diagnosis.problems) if subject.diagnosis else 0
     return f' <span class="badge bad">{count} problem{"s" if count > 1 else ""}</span>' if count else ""
 
 
 def tiles(page: Page, subject: RunView) -> None:
-    """The numbers that one looks for first."""
+    """Add the most important numbers."""
     numbers = subject.headline()
     shown = [("updates", number(numbers["iterations"]))]
     if numbers["seconds"] is not None:
@@ -54,7 +54,7 @@ def tiles(page: Page, subject: RunView) -> None:
 
 
 def comparison(page: Page, subjects: Sequence[RunView]) -> None:
-    """One row per run."""
+    """Add a table with one row per run."""
     metrics = list(dict.fromkeys(name for subject in subjects for name in subject.last_metrics))[:4]
     headings = ["run", "updates", "time", "updates/s", *metrics, "τ avg", "τ max", "τ C", "wasted"]
     rows = []
@@ -64,11 +64,11 @@ def comparison(page: Page, subjects: Sequence[RunView]) -> None:
         cells += [number(numbers["updates_per_second"], 3), *(number(last.get(name)) for name in metrics)]
         cells += [number(numbers[key], 3) for _, key, _ in DELAYS[:3]]
         rows.append([*cells, number(sum(summary.wasted(subject).values()))])
-    page.table(headings, rows, "Where every run stood at its end")
+    page.table(headings, rows, "Final state of each run")
 
 
 def says(page: Page, subject: RunView) -> None:
-    """What the run says about itself: problems first."""
+    """Add the findings about the run, problems first."""
     found = subject.diagnosis
     if found is None or not (found.problems or found.facts):
         return
@@ -78,7 +78,7 @@ def says(page: Page, subject: RunView) -> None:
 
 
 def fold(page: Page, subject: RunView, alone: bool, words: str, body: Callable[[], None]) -> None:
-    """What is long: open for one run, a line to click on for each of several."""
+    """Add a long part: open for a single run, folded for each of several."""
     if alone:
         body()
         return
@@ -88,7 +88,7 @@ def fold(page: Page, subject: RunView, alone: bool, words: str, body: Callable[[
 
 
 def delays(page: Page, subjects: Sequence[RunView]) -> None:
-    """The four figures of the paper, and what they mean."""
+    """Add the paper's four figures about delays, and what they mean."""
     found = [subject.headline() for subject in subjects]
     if len(subjects) == 1:
         rows = [[name, number(found[0][key], 4), words] for name, key, words in DELAYS]
@@ -105,7 +105,7 @@ def delays(page: Page, subjects: Sequence[RunView]) -> None:
 
 
 def workers(page: Page, subject: RunView, found: list[Worker], theory: Expected | None) -> None:
-    """Who did how much, how late, and with what weight."""
+    """Add what each worker did, how late, and with what weight."""
     faults = subject.faults_by_worker()
     outcomes = [kind for kind in Outcome if kind is not Outcome.APPLIED and subject.trace.counts[kind]]
     expected = theory.per_worker if theory else {}
@@ -157,7 +157,7 @@ def _faults(counts: Mapping[str, int]) -> str:
 
 
 def steps(page: Page, subjects: Sequence[RunView]) -> None:
-    """Which steps were used."""
+    """Add which steps were used."""
     rows = []
     for subject in subjects:
         used = subject.trace.step
@@ -168,12 +168,12 @@ def steps(page: Page, subjects: Sequence[RunView]) -> None:
         cells = (values[common], values[0], np.median(used), values[-1], used.sum())
         rows.append([subject.name, *(number(float(value)) for value in cells), f"{often[common] / len(used):.0%}"])
         rows[-1].insert(2, rows[-1].pop())
-    headings = ["run", "most often", "in", "smallest", "median", "largest", "all together"]
+    headings = ["run", "most common", "share of updates", "smallest", "median", "largest", "sum"]
     page.table(headings, rows, "Steps of the updates that arrived; those of dropped ones are 0")
 
 
 def theory(page: Page, subject: RunView, found: list[Worker], expected: Expected | None) -> None:
-    """Measured and expected side by side."""
+    """Add measured and expected numbers side by side."""
     lines = theory_comparison.lines(subject, found, expected)
     if expected is not None and expected.seconds is None:
         page.text(f"{subject.name}: {expected.source}.", css="why")
@@ -194,7 +194,7 @@ def _ratio(measured: float | None, expected: float | None) -> str:
 
 
 def configuration(page: Page, subject: RunView) -> None:
-    """What was asked for, with which versions, and what happened on the way."""
+    """Add the configuration, the versions, and the events of the run."""
     said = ("format", "job", *(("method",) if subject.recipe else ()))  # the recipe is the method
     config: dict[str, Any] = {key: value for key, value in subject.config.items() if key not in said}
     versions = config.pop("versions", {})
@@ -206,18 +206,18 @@ def configuration(page: Page, subject: RunView) -> None:
     if shown:
         page.table(["", "value"], shown, subject.name)
     elif not subject.recipe:
-        page.text("The record does not say.", css="why")
+        page.text("Not recorded.", css="why")
     if subject.journal:
         rows = [
             [span(row.get("seconds")), row.get("iteration"), row.get("event"), _rest(row)] for row in subject.journal
         ]
         page.raw(f"<details><summary>Journal: {len(rows):,} lines</summary>")
-        page.table(["time", "iteration", "what", "more"], rows[-MANY:], "What happened on the way")
+        page.table(["time", "iteration", "what", "more"], rows[-MANY:], "Events during the run")
         page.raw("</details>")
 
 
 def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Rows of words; what is inside a part is named after it, and what is empty is left out."""
+    """Yield rows of text; nested entries get the name of their parent as a prefix, and empty ones are left out."""
     for key, value in config.items():
         name = above if key == above.strip() else f"{above}{key}".replace("_", " ")
         if isinstance(value, Mapping):
@@ -235,7 +235,7 @@ def _rest(row: Mapping[str, Any]) -> str:
 
 
 def pretty(recipe: str) -> str:
-    """A method's repr with one part per line.
+    """Return a method's repr with one part per line.
 
     >>> print(pretty("Method(name='a', step=Constant(stepsize=0.1), transforms=())"))
     Method(

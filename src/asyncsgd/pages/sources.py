@@ -1,4 +1,4 @@
-"""From whatever a user has to what a page shows: run directories, runs, comparisons, traces, and several of them."""
+"""Turn run directories, runs, comparisons, traces, and lists of them into the views that a page shows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from asyncsgd.simulation import Comparison, Run
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# Runs beside each other need names of their own.
-
 
 def distinct(subjects: list[RunView]) -> list[RunView]:
-    """The same runs, no two of one name: the second ``a`` becomes ``a (2)``."""
+    """Return the same runs with unique names: the second ``a`` becomes ``a (2)``."""
     seen: dict[str, int] = {}
     found = []
     for subject in subjects:
@@ -33,7 +30,7 @@ FIX = "pass runs, comparisons, traces, or directories of runs"
 
 
 def gather(runs: Any, task: Task | None = None) -> list[RunView]:
-    """One subject per run, in the order given; ``task`` is what simulated runs were of."""
+    """Return one view per run, in the order given; ``task`` is the task of simulated runs."""
     found = distinct(_several(runs, task, ""))
     for view in found:
         view.check()
@@ -62,7 +59,7 @@ def _several(runs: Any, task: Task | None, name: str) -> list[RunView]:
 
 
 def of_path(path: Path) -> list[RunView]:
-    """A run's directory, a folder of such directories, or the file of a trace. Nothing in it is unpickled."""
+    """Return the runs of a directory, of a folder of directories, or of a trace file. Nothing is unpickled."""
     if path.is_file():
         return [RunView.of_trace(Trace.read(path), path.stem)]
     if not path.exists():

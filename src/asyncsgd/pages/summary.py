@@ -1,4 +1,4 @@
-"""The numbers of a run, for the top of its page and for programs."""
+"""The title, the lead sentence and the counts at the top of a page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from asyncsgd.run.view import RunView, word
 
 
 def wasted(subject: RunView) -> dict[str, int]:
-    """The jobs that came to nothing, by what became of them."""
+    """Return the number of jobs that were not used, by outcome."""
     counts = subject.trace.counts
     return {word(kind): counts[kind] for kind in Outcome if kind > Outcome.APPLIED and counts[kind]}
 
 
 def lead(subjects: Sequence[RunView]) -> str:
-    """One sentence under the title."""
+    """Return the sentence under the title."""
     if len(subjects) > 1:
         return "The same axes, colours and clock for all; every number comes from the runs’ own records."
     numbers = subjects[0].headline()
@@ -26,7 +26,7 @@ def lead(subjects: Sequence[RunView]) -> str:
 
 
 def title(subjects: Sequence[RunView]) -> str:
-    """What the page is called if nobody says."""
+    """Return the default title of the page."""
     if len(subjects) > 1:
         return f"{len(subjects)} runs side by side"
     subject = subjects[0]

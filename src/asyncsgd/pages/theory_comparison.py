@@ -1,4 +1,4 @@
-"""What was measured beside what the theory says about the same workers, delays and steps."""
+"""Compare what was measured with what the theory predicts for the same workers, delays and steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY, BATCH, SAMPLED = "AlwaysBusy", "Batch", ("Uniform", "Shuffled")
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity, measured and expected; None where there is no such number."""
+    """One quantity, measured and expected; None if a number is missing."""
 
     quantity: str
     measured: float | None
@@ -34,13 +34,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the formulas give for the durations that were measured."""
+    """The predictions of the formulas for the measured durations."""
 
     seconds: float | None
-    """Per update."""
+    """Seconds per update."""
     source: str
     minibatch: float
-    """Seconds per update if everybody waited for the slowest."""
+    """Seconds per update if all workers waited for the slowest."""
     per_worker: dict[int, float]
     """τ^i_avg."""
     maximum: int | None
@@ -48,10 +48,10 @@ class Expected:
 
 
 def expected(subject: RunView, workers: list[Worker]) -> Expected | None:
-    """From the mean computing times of the run itself; None where they say nothing."""
+    """Return predictions from the run's own mean computing times; None if these are missing."""
     if disturbed(subject):
         return Expected(
-            None, "jobs were lost, rejected or cancelled, which the formulas do not know", math.nan, {}, None
+            None, "jobs were lost, rejected or cancelled, which the formulas do not cover", math.nan, {}, None
         )
     known = {worker.worker: worker.seconds for worker in workers if worker.seconds}
     durations = np.array(list(known.values()))
@@ -70,7 +70,7 @@ def expected(subject: RunView, workers: list[Worker]) -> Expected | None:
         per_worker = dict(zip(known, each.tolist(), strict=True))
         return Expected(queued, "the queues of Algorithm 2 in the long run, fixed durations", slowest, per_worker, None)
     if subject.dispatch == BATCH:
-        return Expected(slowest, "everybody waits for the slowest: Δ_max / n", slowest, {}, len(durations) - 1)
+        return Expected(slowest, "all workers wait for the slowest: Δ_max / n", slowest, {}, len(durations) - 1)
     return Expected(None, "no formula for this way of handing out jobs", slowest, {}, None)
 
 
@@ -110,7 +110,7 @@ def lines(subject: RunView, workers: list[Worker], found: Expected | None) -> li
 
 
 def _bound(subject: RunView) -> list[Line]:
-    """The theorem's bound on the mean squared gradient norm, where the task knows its constants."""
+    """Return the theorem's bound on the mean squared gradient norm, if the task has its constants."""
     norms, losses = subject.metrics.get("gradient_norm"), subject.metrics.get("loss")
     step, trace = subject.stepsize, subject.trace
     if norms is None or losses is None or not len(norms) or step is None or not trace.iterations:
@@ -123,7 +123,7 @@ def _bound(subject: RunView) -> list[Line]:
         name, measured = _mean(subject, found, np.square(norms))
         if step > found.max_step * (1 + 1e-12):
             why = f", as {found.condition}" if found.condition else ""
-            limit = f"{found.theorem} promises nothing for a step of {step:.3g}: it asks for at most "
+            limit = f"{found.theorem} does not cover a step of {step:.3g}: it needs at most "
             limit += f"{found.max_step:.3g}{why}"
             return [Line(name, measured, None, limit)]
         return [Line(name, measured, found.at(trace.iterations, step), f"at most, by {found.theorem}{assumed}")]
@@ -132,7 +132,7 @@ def _bound(subject: RunView) -> list[Line]:
 
 
 def _smallest(task: Any) -> tuple[float, str]:
-    """The smallest loss that the task can report, and what to say if nobody knows it."""
+    """Return the smallest loss that the task can report, and a remark if it is unknown."""
     known = getattr(task, "minimum", None)
     if known is None:
         return 0.0, ", taking 0 as the smallest loss"
@@ -140,9 +140,9 @@ def _smallest(task: Any) -> tuple[float, str]:
 
 
 def _mean(subject: RunView, bound: Bound, squares: Floats) -> tuple[str, float]:
-    """The mean that a theorem speaks of; in Theorem 2 an iterate weighs as much as the step that follows it.
+    """Return the mean that a theorem bounds; in Theorem 2 the weight of an iterate is the step that follows it.
 
-    Between evaluations it is taken to lie on a straight line.
+    Between evaluations it is interpolated linearly.
     """
     trace, weighted = subject.trace, bound.theorem == "Theorem 2"
     name = "mean ‖∇f‖², weighted by the steps" if weighted else "mean ‖∇f‖²"

@@ -1,4 +1,4 @@
-"""From measured durations to advice: would going asynchronous help, by how much, with which concurrency and step?
+"""From measured durations to advice: would asynchronous SGD help, by how much, with which concurrency and step?
 
 ::
 

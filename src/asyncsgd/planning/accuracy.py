@@ -1,7 +1,7 @@
-"""How accurate, how soon: what the theorems make of a candidate's speed and delays.
+"""The time to a given accuracy, by the theorems, from a candidate's speed and delays.
 
-Everything is in ratios, so that nobody has to know L or f*: with A = L r0 / ε and the noise σ²/ε, the step is a
-multiple of 1/L and the bounds are asked for at L = ε = 1.
+Everything is in ratios, so that users need not know L or f*: with A = L r0 / ε and the noise σ²/ε, the step is a
+multiple of 1/L and the bounds are computed for L = ε = 1.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ COUNTED_FROM_1 = 1
 exactly, and not √(b (b-1))."""
 SMALLEST, LARGEST = 1e-9, 1e9
 COUNTABLE = 1e15
-"""Gradients, up to constants: more than that, and what is guaranteed would not fit into 64 bits."""
+"""The largest number of gradients, up to constants: with more, the guaranteed number would not fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the training is to reach, and how hard the task is; all relative."""
+    """The accuracy to reach and the difficulty of the task, in relative units."""
 
     epsilon: float
-    """The mean squared gradient norm asked for, in units of L r0 = L (f(x_0) - f*)."""
+    """The mean squared gradient norm to reach, in units of L r0 = L (f(x_0) - f*)."""
     noise: float
-    """σ²/ε: so many gradients averaged have noise of the size of the target."""
+    """σ²/ε: the mean of this many gradients has noise of the size of the target."""
     heterogeneity: float | None = None
     """ζ²/ε if the data differ between workers, None if they do not."""
 
@@ -44,7 +44,7 @@ class Target:
         nonnegative("noise", self.noise)
         if not SMALLEST <= self.epsilon <= 2:
             fix = f"pass a number from {SMALLEST:g} to 2; above that, every start is accurate enough"
-            raise BadParameter("epsilon", self.epsilon, "is no accuracy in units of L r0", fix)
+            raise BadParameter("epsilon", self.epsilon, "is not an accuracy in units of L r0", fix)
         for name, value in (("noise", self.noise), ("heterogeneity", self.heterogeneity)):
             if value is not None:
                 nonnegative(name, value)
@@ -67,7 +67,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What a theorem grants a candidate."""
+    """What a theorem guarantees for a candidate."""
 
     theorem: str
     step: float
@@ -75,17 +75,17 @@ class Accuracy:
     gradients: float
     """Gradients to the target without the constants of the proofs, as the known limits are stated."""
     guaranteed: int
-    """The same with every constant, at the best step: a promise, and far too careful for most tasks."""
+    """The same with every constant, at the best step: guaranteed, but far too pessimistic for most tasks."""
 
 
 def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accuracy | None:
-    """Ask the theorem that covers the candidate; None if none does, because data differ and it favours fast workers.
+    """Apply the theorem that covers the candidate; None if data differ and the candidate favours fast workers.
 
     Mini-batch SGD is asynchronous SGD with delays 0, ..., b-1 (Example 1 of the paper), so all methods
     are judged by theorems with the same constants where the data are alike.
     """
     if candidate.workers < candidate.total and target.heterogeneous:
-        return None  # the data of the others are never seen
+        return None  # the model never sees the data of the other workers
     if isinstance(covering(candidate.build(), heterogeneous=target.heterogeneous), Reason):
         return None
     bound = _bound(candidate, rehearsal, target)
@@ -94,7 +94,7 @@ def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accu
 
 
 def gradients(candidate: Candidate, rehearsal: Rehearsal | None, target: Target) -> float:
-    """Gradients to the target up to constants: A (1/η_max + B + √C) / share, in units of SGD on one worker.
+    """Return the gradients to the target up to constants: A (1/η_max + B + √C) / share, in units of SGD on one worker.
 
     That is √(τ_C τ_max) A + V for Theorem 1, τ_C A + V for Theorem 2, with V = A σ²/ε: the forms in
     `asyncsgd.theory.limits`. Rounds need no rehearsal.
@@ -107,15 +107,15 @@ def gradients(candidate: Candidate, rehearsal: Rehearsal | None, target: Target)
 
 
 def favours_fast(candidate: Candidate) -> bool:
-    """Whether by its rule fast workers weigh more in the model than slow ones."""
+    """Return whether fast workers weigh more in the model than slow ones by the candidate's rule."""
     return candidate.workers < candidate.total or bool(candidate.build().bias)
 
 
 def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, more: int = 0) -> Bound:
-    """The bound that covers the candidate, with ``more`` added to the longest delay."""
+    """Return the bound that covers the candidate, with ``more`` added to the longest delay."""
     if candidate.rounds:
         b, n = candidate.batch, candidate.total
-        # What a round discards never touches the model. Drawn without replacement, all n together are exact.
+        # Updates that a round discards never reach the model. All n workers together have no sampling error.
         spread = 0.0 if target.heterogeneity is None else target.heterogeneity * (n - b) / (n - 1)
         return _first((b, b - 1 + more), target.gap, target.noise + spread)
     assert rehearsal is not None
@@ -133,7 +133,7 @@ def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, mo
 
 @cache
 def _alone(theorem: str) -> Bound:
-    """The same theorem for SGD on one worker, with L, r0, σ² and ζ² of 1: its constants."""
+    """Return the same theorem for SGD on one worker with L, r0, σ² and ζ² of 1, which gives its constants."""
     first, second = _first(SEQUENTIAL, 1.0, 1.0), _second(1, 1.0, 1.0)
     third = _third(SEQUENTIAL, 1.0, 1.0, 0.0, [0.0])
     third = replace(third, square=_third(SEQUENTIAL, 1.0, 1.0, 1.0, [0.0]).square)

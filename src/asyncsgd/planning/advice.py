@@ -1,4 +1,4 @@
-"""Which row to take, and why, in one sentence."""
+"""The rows of a plan, the recommended one, and the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -23,29 +23,25 @@ from asyncsgd.planning.candidates import (
 )
 from asyncsgd.planning.workers import Fleet
 
-# --------------------------------------------------------------------------------------------------------------
-# One line of a plan: a candidate, how it did on the simulated clock, what formulas and theorems say of it.
-
-
 FILLED = 0.9
-"""A run faster than this share of the formula for the long run, whose error is smaller, has queues still to fill."""
+"""If a run takes less than this share of the formula's long-run time, its queues are not full yet."""
 FAIR = 0.95
-"""A group with less than this share of its due is neglected."""
+"""A group with less than this fraction of its fair share is neglected."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A candidate and all that is known about it."""
+    """One row of a plan: a candidate with its simulated run, formulas and theorem."""
 
     candidate: Candidate
     rehearsal: Rehearsal
     formula: Formula
     accuracy: Accuracy | None
-    """None where no theorem promises the solution, because the data differ and the rule favours fast workers."""
+    """None if no theorem covers the candidate, because the data differ and the rule favours fast workers."""
 
     @property
     def label(self) -> str:
-        """What it is called in a table."""
+        """The candidate's name in a table."""
         return self.candidate.label
 
     @property
@@ -55,7 +51,7 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """Per gradient that reaches the model, simulated."""
+        """Simulated seconds per gradient that reaches the model."""
         return self.rehearsal.seconds
 
     @property
@@ -76,9 +72,9 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether it favours fast workers by its rule, and did so in the simulated run.
+        """Whether the candidate favours fast workers by its rule, and did so in the simulated run.
 
-        With few jobs in flight, workers that take turns are heard alike although nothing makes sure of it.
+        With few jobs in flight, workers that take turns contribute equally although the rule does not ensure it.
         """
         seen, candidate = self.rehearsal, self.candidate
         if candidate.workers < candidate.total:
@@ -88,17 +84,17 @@ class Row:
         return favours_fast(candidate) and (weighed or not heard)
 
     def method(self, smoothness: float) -> Method:
-        """The method, with the largest step that its theorem allows for this L; refused where no theorem covers it."""
+        """Return the method with the largest step that its theorem allows for this L; raise if no theorem covers it."""
         positive("smoothness", smoothness)
         if self.accuracy is None:
             raise UsageError(
-                f"no theorem allows {self.label} a step where the data differ between workers, as it favours fast "
-                "ones; choose a step yourself and pass it to row.candidate.build(stepsize)"
+                f"no theorem covers {self.label} if the data differ between workers, because it favours fast "
+                "workers; choose a step yourself and pass it to row.candidate.build(stepsize)"
             )
         return self.candidate.build(self.accuracy.step / smoothness)
 
     def to_dict(self, baseline: float | None) -> dict[str, Any]:
-        """Plain numbers and words; ``baseline`` is the time to the target that ``relative`` refers to."""
+        """Return plain numbers and text; ``baseline`` is the time to the target that ``relative`` refers to."""
         candidate, seen, told = self.candidate, self.rehearsal, self.accuracy
         time = self.seconds_to_target
         return {
@@ -141,12 +137,12 @@ class Advice:
 
     @property
     def sentence(self) -> str:
-        """Both, as one sentence."""
+        """The advice and its reason as one sentence."""
         return f"{self.headline}: {self.reason}."
 
 
 def recommend(rows: Sequence[Row]) -> Row:
-    """Of the rows within 10 % of the shortest time to the target, the simplest method, with most workers, fewest jobs.
+    """Return the simplest method, with most workers and fewest jobs, within 10 % of the shortest time to the target.
 
     Rows whose simulation did not settle count only if there are no others: they would get slower still. Times are
     compared as the table shows them.
@@ -161,20 +157,20 @@ def recommend(rows: Sequence[Row]) -> Row:
 
 
 def baseline(rows: Sequence[Row]) -> Row:
-    """What everything is compared with: mini-batch SGD on all workers, or on as many as may work at once."""
+    """Return the row that others are compared with: mini-batch SGD on all workers, or as many as may work at once."""
     whole = [row for row in rows if row.candidate.method == MINIBATCH and row.candidate.workers == row.candidate.total]
     return max(whole, key=lambda row: row.concurrency)
 
 
 def advise(rows: Sequence[Row], fleet: Fleet, *, heterogeneous: bool) -> Advice:
-    """The recommended row with its reason."""
+    """Return the recommended row with its reason."""
     row = recommend(rows)
     reason = _reason_heterogeneous(row, rows) if heterogeneous else _reason(row, rows, fleet)
     return Advice(row, headline(row), reason)
 
 
 def headline(row: Row) -> str:
-    """What to do."""
+    """Return the advice as an imperative."""
     candidate = row.candidate
     m, n, jobs = candidate.workers, candidate.total, candidate.concurrency
     if m == 1:
@@ -229,9 +225,9 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
 
 
 def _alone(rows: Sequence[Row], fleet: Fleet) -> str:
-    """Why others are not worth having: they may not work at the same time, are far slower, or noise is small."""
+    """Return why other workers do not help: only one job may be in flight, they are far slower, or noise is small."""
     if max(row.concurrency for row in rows) == 1:
-        return "only one job may be in flight, and nobody is faster"
+        return "only one job may be in flight, and no other worker is faster"
     rate = 1 / fleet.means
     others = 1 - float(rate.max() / rate.sum())
     if others < WORTH:
@@ -266,7 +262,7 @@ def _reason_heterogeneous(row: Row, rows: Sequence[Row]) -> str:
             f" (under asynchronous SGD, the {percent(members)} {last.name} ones would give {percent(last.share)} "
             "of the gradients)"
         )
-    fair = "of those that hear everybody alike"
+    fair = "among the methods that weigh all workers equally"
     rivals = {MINIBATCH: ALGORITHM2, ALGORITHM2: MINIBATCH}[row.candidate.method]
     best = min(_time(r, base) for r in _sure([r for r in rows if r.candidate.method == rivals]))
     ratio = best / _time(row, base)
@@ -297,20 +293,20 @@ def _many(count: int, kind: str) -> str:
 
 
 def _sure(rows: Sequence[Row]) -> list[Row]:
-    """Those that a theorem covers and whose simulation settled, or of the former all, if none did."""
+    """Return the rows that a theorem covers and whose simulation settled; if none settled, all covered rows."""
     covered = [row for row in rows if row.seconds_to_target is not None]
     return [row for row in covered if row.settled] or covered
 
 
 def _loose_saves(row: Row, rows: Sequence[Row]) -> bool:
-    """Whether a simulation that had not settled shows a time that would be worth it."""
+    """Return whether a simulation that had not settled shows a time that would be worth it."""
     base = baseline(rows)
     loose = [other for other in rows if not other.settled and other.seconds_to_target is not None]
     return any(_time(other, base) < (1 - WORTH) * _time(row, base) for other in loose)
 
 
 def _time(row: Row, base: Row) -> float:
-    """Time to the target, relative to that of the baseline, as the table shows it."""
+    """Return the time to the target relative to the baseline, as the table shows it."""
     assert row.seconds_to_target is not None
     assert base.seconds_to_target is not None
     return rounded(row.seconds_to_target / base.seconds_to_target)

@@ -1,4 +1,4 @@
-"""One candidate on the simulated clock: no numbers of a model, only who finishes when."""
+"""The candidates of a plan, their speed by formula, and their simulated runs (without a model)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from asyncsgd.simulation.schedule import Schedule, schedule
 from asyncsgd.theory import Speedup, over_selection_time
 from asyncsgd.trace import Delays, Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# What a plan compares: methods of `asyncsgd.methods`, each with so many jobs in flight.
-
-
 MINIBATCH, ASYNC, ALGORITHM2 = "minibatch_sgd", "async_sgd", "federated_async_sgd"
 ADAPTIVE, OVER = "delay_adaptive", "fedavg"
 SIMPLEST_FIRST = (MINIBATCH, ASYNC, ALGORITHM2, ADAPTIVE, OVER)
-"""Between methods that are about as fast, the earlier one is recommended."""
+"""Methods from simple to complex: of two that are about as fast, the earlier one is recommended."""
 
 LABELS = {
     MINIBATCH: "mini-batch",
@@ -34,7 +30,7 @@ LABELS = {
     ALGORITHM2: "Algorithm 2",
 }
 POINTS = 7
-"""How many concurrencies are tried if none are given."""
+"""The number of concurrencies tried if none are given."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +41,15 @@ class Candidate:
     concurrency: int
     """Jobs in flight: the batch of mini-batch SGD, the workers that a round of over-selection asks."""
     workers: int
-    """How many workers take part: the fastest ones, if not all do."""
+    """The number of workers that take part: the fastest ones, if not all do."""
     total: int
-    """n, how many there are."""
+    """n, the number of all workers."""
     goal: int | None = None
-    """How many answers a round of over-selection keeps."""
+    """The number of answers that a round of over-selection keeps."""
 
     @property
     def rounds(self) -> bool:
-        """Whether everybody starts afresh together."""
+        """Whether all workers start together in rounds."""
         return self.method in (MINIBATCH, OVER)
 
     @property
@@ -63,7 +59,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What it is called in a table."""
+        """The candidate's name in a table."""
         name = LABELS[self.method]
         if self.goal is not None:
             name += f", first {self.goal}"
@@ -72,7 +68,7 @@ class Candidate:
         return name
 
     def build(self, stepsize: float = 1.0) -> Method:
-        """The method itself. ``stepsize`` is per gradient; a round's step on the mean is that many times larger."""
+        """Return the method. ``stepsize`` is per gradient; a round multiplies it by its size."""
         everybody = self.concurrency == self.workers
         if self.method == OVER or (self.method == MINIBATCH and not everybody):
             return methods.fedavg(self.batch * stepsize, clients=self.batch, ask=self.concurrency)
@@ -84,7 +80,7 @@ class Candidate:
         return make(stepsize, concurrency=None if everybody else self.concurrency)
 
     def recipe(self, step: float) -> str:
-        """The call that makes it, with the step as a multiple of 1/L.
+        """Return the call that makes the method, with the step as a multiple of 1/L.
 
         >>> Candidate("async_sgd", concurrency=3, workers=8, total=8).recipe(0.05)
         'asgd.async_sgd(stepsize=0.05 / L, concurrency=3)'
@@ -100,7 +96,7 @@ class Candidate:
 
 
 def concurrencies(workers: int, points: int = POINTS) -> list[int]:
-    """From one job in flight to one per worker, in equal ratios.
+    """Return concurrencies from one job in flight to one per worker, in equal ratios.
 
     >>> concurrencies(12), concurrencies(1000)
     ([1, 2, 3, 5, 8, 12], [1, 3, 10, 32, 100, 316, 1000])
@@ -109,7 +105,7 @@ def concurrencies(workers: int, points: int = POINTS) -> list[int]:
 
 
 def on_everybody(workers: int, wanted: Iterable[int]) -> list[Candidate]:
-    """Every method at every concurrency. Only Algorithm 2 can have more jobs in flight than there are workers."""
+    """Return every method at every concurrency. Only Algorithm 2 can have more jobs in flight than workers."""
     jobs = sorted(set(wanted))
     each = [Candidate(ALGORITHM2, c, workers, workers) for c in jobs]
     for c in sorted({min(c, workers) for c in jobs}):
@@ -118,7 +114,7 @@ def on_everybody(workers: int, wanted: Iterable[int]) -> list[Candidate]:
 
 
 def on_the_fastest(workers: int, wanted: Iterable[int]) -> list[Candidate]:
-    """Every worker of a smaller number busy: worth a thought where some are much slower."""
+    """Return candidates that use only the fastest workers, which helps if some are much slower."""
     each = []
     for m in sorted(set(wanted)):
         if m < workers:
@@ -126,35 +122,31 @@ def on_the_fastest(workers: int, wanted: Iterable[int]) -> list[Candidate]:
     return each
 
 
-# --------------------------------------------------------------------------------------------------------------
-# Seconds per gradient by formula, to stand beside the simulated ones.
-
-
 @dataclass(frozen=True)
 class Formula:
-    """Seconds per gradient by formula; None where there is none."""
+    """Seconds per gradient by formula; None if there is no formula."""
 
     lemma: float | None = None
     """For fixed durations, without queues: the speed-up lemma for Algorithm 2 and for batches that are drawn, the
-    slowest worker for a batch of everybody, the goal-th answer for over-selection, 1/Σ(1/Δ_i) if all are busy."""
+    slowest worker for a batch of all workers, the goal-th answer for over-selection, 1/Σ(1/Δ_i) if all are busy."""
     queued: float | None = None
     """Algorithm 2 with its queues, for durations that vary as measured."""
     least: float | None = None
-    """The same with variability cut at 1 (exponential): never much too long, as ``queued`` can be beyond that."""
+    """The same with variability limited to 1 (exponential); beyond that, ``queued`` can be much too long."""
     floor: float | None = None
-    """Algorithm 2: what the slowest worker allows at most, as it gets as many jobs as everybody."""
+    """Algorithm 2: the limit set by the slowest worker, which gets as many jobs as every other."""
 
 
 @dataclass(frozen=True)
 class Formulas:
-    """What the theory says, by concurrency: seconds for as many gradients as are in flight."""
+    """The formulas by concurrency: seconds for c gradients with c jobs in flight."""
 
     speedups: dict[int, Speedup]
     queued: dict[int, float]
     least: dict[int, float]
 
     def of(self, candidate: Candidate, workers: Fleet) -> Formula:
-        """What it says of a candidate on these workers."""
+        """Return the formulas for a candidate on these workers."""
         c = candidate.concurrency
         everybody = c == candidate.workers
         if candidate.method == ALGORITHM2:
@@ -174,36 +166,36 @@ FEWEST, MOST = 50_000, 300_000
 ROUNDS = (30, 20_000)
 BLOCKS = 20
 WARM_UP = 5
-"""The first so many of the blocks are not measured: queues build up in them."""
+"""The number of first blocks that are not measured, because queues build up in them."""
 DRIFT = 0.03
 """Later blocks slower than earlier ones by more than this, and by more than chance explains: not settled."""
 
 
 @dataclass(frozen=True)
 class WorkerGroup:
-    """What becomes of the workers of one group."""
+    """What the workers of one group contribute."""
 
     name: str
     workers: int
     share: float
-    """Of all gradients that reach the model, how many are theirs."""
+    """Their share of all gradients that reach the model."""
     average_delay: float | None
-    """None if no job of theirs ever arrives."""
+    """None if none of their jobs arrives."""
     maximum_delay: int | None
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """What a simulated run says about a candidate."""
+    """The results of a candidate's simulated run."""
 
     iterations: int
     seconds: float
-    """Per gradient that reaches the model."""
+    """Seconds per gradient that reaches the model."""
     error: float
     """One standard error of that."""
     settled: bool
-    """Whether later parts of the run were as fast as earlier ones and the slowest worker had its turns; if not, expect
-    it to get slower still, and longer delays."""
+    """Whether later parts of the run were as fast as earlier ones and the slowest worker had several turns; if not,
+    expect the run to get slower, with longer delays."""
     delays: Delays = field(repr=False)
     groups: tuple[WorkerGroup, ...] = ()
     waits: Floats | None = field(default=None, repr=False)
@@ -211,7 +203,7 @@ class Rehearsal:
 
 
 def length(candidate: Candidate, fleet: Fleet) -> int:
-    """How many gradients to simulate: whole rounds, or thirty turns of the slowest worker, if that is not too many."""
+    """Return how many gradients to simulate: whole rounds, or thirty turns of the slowest worker up to a limit."""
     jobs = candidate.concurrency
     if candidate.rounds:
         fewest, most = ROUNDS
@@ -223,9 +215,9 @@ def length(candidate: Candidate, fleet: Fleet) -> int:
 
 
 def turn(candidate: Candidate, fleet: Fleet) -> float:
-    """About how many gradients arrive while the slowest worker computes one."""
+    """Return about how many gradients arrive while the slowest worker computes one."""
     slowest = float(fleet.means.max())
-    if candidate.method == ALGORITHM2:  # everybody gets as many jobs as everybody else
+    if candidate.method == ALGORITHM2:  # all workers get the same number of jobs
         return max(candidate.concurrency * slowest / float(fleet.means.mean()), fleet.workers)
     return candidate.concurrency * slowest * float((1 / fleet.means).mean())
 
@@ -255,7 +247,7 @@ def rehearse(candidate: Candidate, fleet: Fleet, seed: int) -> Rehearsal:
 
 
 def _by_rounds(plan: Schedule, batch: int) -> tuple[float, float, Floats]:
-    """Rounds are alike and independent, so every one of them counts."""
+    """Return the speed from rounds, which are alike and independent, so that all of them count."""
     time = plan.arrival_time.reshape(-1, batch)
     begin = np.concatenate([[0.0], time[:-1, -1]])
     took = time[:, -1] - begin
@@ -264,7 +256,7 @@ def _by_rounds(plan: Schedule, batch: int) -> tuple[float, float, Floats]:
 
 
 def _by_blocks(plan: Schedule) -> tuple[float, float, bool]:
-    """Blocks of whole turns of all jobs in flight, so that equal durations, which arrive in bursts, give no error."""
+    """Return the speed from blocks of whole turns, so that equal durations, which arrive in bursts, give no error."""
     ends = plan.arrival_time[:: -(plan.iterations // BLOCKS)][::-1]
     blocks = np.diff(ends)[WARM_UP - 1 :] / (plan.iterations // BLOCKS)
     half = len(blocks) // 2

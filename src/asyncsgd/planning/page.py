@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 5.2, 3.4
 
 
 def write(plan: Plan, path: Path) -> Path:
-    """Write it, whole or not at all."""
+    """Write the page, whole or not at all."""
     page = compose(plan)
     try:
         return page.write(path)
@@ -34,14 +34,14 @@ def write(plan: Plan, path: Path) -> Path:
 
 
 def missing() -> str | None:
-    """What has to be installed before a page can be drawn, as a sentence; None if nothing."""
+    """Return what must be installed to draw a page, as a sentence; None if nothing is missing."""
     if find_spec("matplotlib") is not None:
         return None
-    return "the page needs matplotlib; get it with: pip install 'asyncsgd[report]'"
+    return "the page needs matplotlib; install it with: pip install 'asyncsgd[report]'"
 
 
 def compose(plan: Plan) -> Page:
-    """The page, not yet written."""
+    """Return the page without writing it."""
     page = Page("Would asynchronous SGD help?", lead=terminal.title(plan) + ".")
     page.section("Advice", badge=_verdict(plan), kind="good")
     page.text(plan.reason, css="advice")
@@ -57,7 +57,7 @@ def compose(plan: Plan) -> Page:
     page.figure(
         _speed(plan),
         "Seconds between two gradients that reach the model, against jobs in flight; both axes logarithmic. Simulated "
-        "from the measured durations. Dashed: Algorithm 2 by the speed-up lemma, which knows no queues.",
+        "from the measured durations. Dashed: Algorithm 2 by the speed-up lemma, which ignores queues.",
     )
     page.table(
         _plain(terminal.HEADINGS_QUEUES),
@@ -65,9 +65,9 @@ def compose(plan: Plan) -> Page:
         caption="Algorithm 2 three ways, mini-batch SGD beside it: seconds for as many gradients as jobs in flight",
     )
     page.text(
-        "The lemma takes every worker as free; jobs that pile up on slow ones are in the figure with queues (mean "
-        "value analysis, with the measured variability) and in the simulated one. In the long run nothing is faster "
-        "than the floor; * marks a run that had not come that far.",
+        "The lemma assumes that every worker is free. Queues on slow workers are part of the figure with queues (mean "
+        "value analysis, with the measured variability) and of the simulated one. In the long run nothing is faster "
+        "than the floor; * marks a run that had not reached the long run.",
         css="why",
     )
 
@@ -78,7 +78,7 @@ def compose(plan: Plan) -> Page:
         "jobs in flight (dashed line). Below the line is faster. Both axes logarithmic.",
     )
     page.text(
-        "A larger delay asks for a smaller step, so more gradients per second do not always pay. How many gradients "
+        "A larger delay needs a smaller step, so more gradients per second do not always help. How many gradients "
         "are needed comes from Theorems 1 to 3 of Koloskova, Stich and Jaggi (2022), without the constants of the "
         "proofs; “guaranteed” is the time after which the theorem promises the accuracy, every constant included.",
         css="why",
@@ -191,14 +191,14 @@ def _finish(ax: Any, plan: Plan, quantity: str) -> None:
 
 
 def _leads(value: float) -> bool:
-    """Whether a tick is 2 or 5 times a power of ten."""
+    """Return whether a tick is 2 or 5 times a power of ten."""
     return f"{value:.0e}"[0] in "25"
 
 
 def _durations(plan: Plan) -> str:
     fleet = plan.fleet
     order = np.argsort(fleet.means, kind="stable")
-    if len(order) > 400:  # more than anybody can see
+    if len(order) > 400:  # more than a reader can see
         order = order[np.linspace(0, len(order) - 1, 400).astype(int)]
     with figure(width=WIDTH, height=2.8) as (fig, ax):
         place = np.arange(1, len(order) + 1) * (fleet.workers / len(order))

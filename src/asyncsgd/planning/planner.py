@@ -1,4 +1,4 @@
-"""From measured durations to a plan: simulate every candidate, ask the theorems, recommend one."""
+"""From measured durations to a plan: simulate every candidate, apply the theorems, recommend one."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from asyncsgd.planning.workers import Fleet, Source, fleet
 from asyncsgd.theory import Limits, limits, queued_times, speedup
 
 WHOLE = 1000
-"""What a progress callback is told in all."""
+"""The total that a progress callback receives."""
 PER_WORKER = 10.0
-"""Noise σ²/ε per worker unless the user knows better: then a batch of all workers is still noisy, as usual."""
+"""The default noise σ²/ε per worker: a batch of all workers is then still noisy, as in most tasks."""
 LEAST_KEPT = 0.5
-"""Over-selection keeps at least this share of the answers: to cancel more and start again pays only if long jobs are
-long by chance, every time anew, and cancelling costs nothing."""
+"""Over-selection keeps at least this share of the answers: cancelling more helps only if long jobs are long by chance,
+independently each time, and cancelling costs nothing."""
 
 
 def plan(
@@ -57,20 +57,21 @@ def plan(
 
     Args:
         durations: A file (CSV, Parquet, the trace of a run), a trace, durations, or numbers per worker.
-        heterogeneous: Whether the data differ between workers; then methods that favour fast workers are out.
-        concurrency: How many jobs may be in flight; some numbers up to the number of workers unless given.
+        heterogeneous: Whether the data differ between workers. If so, methods that favour fast workers are excluded.
+        concurrency: The numbers of jobs in flight to try; by default several up to the number of workers.
         epsilon: The mean squared gradient norm to reach, in units of L r0 = L (f(x_0) - f*).
-        noise: σ²/ε: small, and delays matter; large, and only gradients per second do. Unless given, ten times the
-            workers, so that all of them can help.
-        heterogeneity: ζ²/ε with heterogeneous data; as large as the noise unless given.
-        seed: Of the simulated runs.
-        progress: Told now and then how much was done, in thousandths of the whole.
+        noise: The noise σ²/ε. If it is small, delays matter; if it is large, only gradients per second matter. The
+            default is ten times the number of workers, so that all of them can help.
+        heterogeneity: The spread ζ²/ε of heterogeneous data; by default as large as the noise.
+        seed: Seed for the simulated runs.
+        progress: A function called periodically with the work done since the last call, in thousandths of the whole.
 
     >>> found = plan([1.0] * 9 + [10.0])
     >>> found.recommended.candidate.method, found.recommended.concurrency
     ('minibatch_sgd', 9)
 
-    Reference: Koloskova, Stich and Jaggi (2022), the speed-up lemma and Theorems 1 to 3.
+    Reference: Koloskova, Stich and Jaggi (2022), the speed-up lemma and Theorems 1 to 3. docs/users/planner.md explains
+    how to read a plan.
     """
     workers = fleet(durations)
     target = _target(epsilon, PER_WORKER * workers.workers if noise is None else noise, heterogeneous, heterogeneity)
@@ -96,7 +97,7 @@ def plan(
 def _target(epsilon: float, noise: float, heterogeneous: bool, heterogeneity: float | None) -> Target:
     if heterogeneity is not None and not heterogeneous:
         fix = "pass heterogeneous=True too"
-        raise BadParameter("heterogeneity", heterogeneity, "has no meaning where the data are alike", fix)
+        raise BadParameter("heterogeneity", heterogeneity, "has no meaning if the data are alike", fix)
     if heterogeneous and heterogeneity is None:
         heterogeneity = noise
     return Target(epsilon, noise, heterogeneity)
@@ -107,7 +108,7 @@ def _concurrencies(wanted: Sequence[int] | int | None, workers: int) -> list[int
         return concurrencies(workers)
     listed = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
     if not listed:
-        raise BadParameter("concurrency", wanted, "names none", "pass numbers such as [10, 100]")
+        raise BadParameter("concurrency", wanted, "is empty", "pass numbers such as [10, 100]")
     for c in listed:
         count("concurrency", c)
         if c > max(1000, 10 * workers):
@@ -116,13 +117,13 @@ def _concurrencies(wanted: Sequence[int] | int | None, workers: int) -> list[int
 
 
 def _limits(workers: Fleet, target: Target, most: int) -> Limits:
-    """Where at most so many jobs can be in flight and the data are alike, only the fastest so many count."""
+    """Return the limits. If at most ``most`` jobs can be in flight and the data are alike, only the fastest count."""
     means = workers.means if target.heterogeneous else np.sort(workers.means)[:most]
     return limits(means, smoothness=1.0, gap=target.gap, epsilon=1.0, noise_variance=target.noise)
 
 
 def _queued(workers: Fleet, jobs: Sequence[int], cut: float) -> dict[int, float]:
-    """Seconds for so many gradients of Algorithm 2, by concurrency, the variability cut."""
+    """Return the seconds for c gradients of Algorithm 2 by concurrency c, with the variability limited."""
     times = queued_times(workers.means, jobs, variability=np.minimum(workers.variability, cut))
     return {c: float(seconds) for c, seconds in zip(jobs, times, strict=True)}
 
@@ -135,7 +136,7 @@ def _rehearse_all(
     seed: int,
     progress: Callable[[int], None],
 ) -> list[Row]:
-    """Over-selection comes last, because the rounds of mini-batch SGD tell which answers are worth waiting for."""
+    """Rehearse all candidates; over-selection last, because the rounds of mini-batch SGD decide its goal."""
     planned = list(candidates)
     batches = [c for c in planned if c.method == MINIBATCH and c.workers == c.total and c.concurrency > 1]
     costs = [length(c, workers) for c in planned + batches]
@@ -158,7 +159,7 @@ def _rehearse_all(
 
 
 def _over_selection(batch: Candidate, waits: Any, target: Target) -> Candidate:
-    """Ask as many as the batch and keep as many as is best: wait for one answer more only if it is worth it."""
+    """Return over-selection that asks as many workers as the batch and keeps the best number of answers."""
     alike = Target(target.epsilon, target.noise)
     least = max(1, math.ceil(LEAST_KEPT * batch.concurrency))
     goals = range(least, batch.concurrency + 1)

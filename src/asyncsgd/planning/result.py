@@ -1,4 +1,4 @@
-"""A plan: every candidate, the one to take, and how far it is from the limit."""
+"""A plan: every candidate, the recommended one, its distance from the limit, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ from asyncsgd.planning.advice import Advice, Row, baseline
 from asyncsgd.planning.candidates import LABELS, Formulas
 from asyncsgd.planning.workers import GROUPS, Fleet
 
-# --------------------------------------------------------------------------------------------------------------
-# What a reader of a plan should keep in mind.
-
-
 ROUGH = 4.0
 """The squared coefficient of variation from which the formula with queues is rough, see `asyncsgd.theory.queues`."""
 FEW = 5
-"""Jobs of a worker below which its durations are hardly known."""
+"""With fewer measured jobs than this, a worker's durations are hardly known."""
 
 
 def notes(plan: Plan) -> list[str]:
-    """One sentence each; none if all is well."""
+    """Return what a reader should keep in mind, one sentence each; empty if there is nothing."""
     found = []
     low = plan.fleet.durations.lowered
     if plan.fleet.samples is not None:
@@ -55,42 +51,42 @@ def notes(plan: Plan) -> list[str]:
 
 
 FORMAT = 1
-"""Goes up when a program that reads the dictionary of a plan would misunderstand it."""
+"""The format of a plan's dictionary. It increases when an older program would misunderstand it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """How fast anybody could be with these workers."""
+    """The known lower limit on the time with these workers."""
 
     seconds: float
-    """To the target, up to constants."""
+    """Seconds to the target, up to constants."""
     workers: int | None
-    """How many of the fastest are enough for it; None where everybody is needed."""
+    """The number of fastest workers that suffice; None if all are needed."""
     ratio: float
     """How many times longer the recommended row takes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every candidate, the one to take, and how far it is from the limit."""
+    """Every candidate, the recommended one, and how far it is from the limit."""
 
     fleet: Fleet
     target: Target
     rows: tuple[Row, ...]
     formulas: Formulas
-    """The speed-up lemma and its like, by concurrency."""
+    """The speed-up lemma and related formulas, by concurrency."""
     advice: Advice
     limit: Limit
     seed: int
 
     @property
     def recommended(self) -> Row:
-        """The row to take."""
+        """The recommended row."""
         return self.advice.row
 
     @property
     def reason(self) -> str:
-        """Why, in one sentence."""
+        """The advice and its reason in one sentence."""
         return self.advice.sentence
 
     @property
@@ -105,7 +101,7 @@ class Plan:
         return baseline(self.rows)
 
     def best(self) -> list[Row]:
-        """Each method at its best: the recommended row, else the least time to the target (per gradient if biased)."""
+        """Return the best row of each method: the recommended one, else the fastest (per gradient if biased)."""
         found = []
         for method in LABELS:
             for subset in (False, True):
@@ -121,16 +117,16 @@ class Plan:
         return found
 
     def at(self, method: str) -> list[Row]:
-        """The rows of a method on all workers, by concurrency."""
+        """Return the rows of a method on all workers, by concurrency."""
         rows = [r for r in self.rows if r.candidate.method == method and r.candidate.workers == r.candidate.total]
         return sorted(rows, key=lambda row: row.concurrency)
 
     def notes(self) -> list[str]:
-        """What to keep in mind: what did not settle, what was measured too seldom."""
+        """Return what to keep in mind, such as runs that did not settle and workers that were measured too rarely."""
         return notes(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain numbers and words, ready for JSON; what is not known is None."""
+        """Return everything as plain numbers and text, ready for JSON; unknown values are None."""
         means, base = self.fleet.means, self.baseline.seconds_to_target
         members = np.bincount(self.fleet.group, minlength=len(GROUPS))
         rows = [row.to_dict(base) for row in self.rows]

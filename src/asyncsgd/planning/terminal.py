@@ -1,4 +1,4 @@
-"""A plan on the terminal: the plot, the tables, and the advice last, where the eye ends up."""
+"""A plan on the terminal: the plot, the tables, and the advice last, where the reader looks first."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from asyncsgd.planning.result import Plan
 
 
-# --------------------------------------------------------------------------------------------------------------
-# The tables and sentences that the terminal and the page share.
+# ------------------------------------------------------------------- tables and sentences, shared with the page
 
 
 HEADINGS_BEST = ("method", "jobs", "per\ngradient", "τ avg", "τ max", "step\n× L", "time\nto ε")
@@ -33,7 +32,7 @@ NONE = "–"
 
 
 def title(plan: Plan) -> str:
-    """What was measured, in one line."""
+    """Return what was measured, in one line."""
     means, count = plan.fleet.means, plan.fleet.samples
     jobs = "" if count is None else f", {count:,} jobs measured"
     return (
@@ -43,12 +42,12 @@ def title(plan: Plan) -> str:
 
 
 def best(plan: Plan) -> list[list[str]]:
-    """Each method at its best concurrency."""
+    """Return the table of each method at its best concurrency."""
     return [cells(plan, row) for row in plan.best()]
 
 
 def cells(plan: Plan, row: Row) -> list[str]:
-    """A row of the comparison, in the order of ``HEADINGS_BEST``."""
+    """Return a row of the comparison, in the order of ``HEADINGS_BEST``."""
     base, time, delays = plan.baseline.seconds_to_target, row.seconds_to_target, row.rehearsal.delays
     unknown = "biased" if row.biased else "unproven"
     return [
@@ -63,7 +62,7 @@ def cells(plan: Plan, row: Row) -> list[str]:
 
 
 def queues(plan: Plan) -> list[list[str]]:
-    """Algorithm 2 by lemma, with queues and simulated; mini-batch SGD of the same size beside it."""
+    """Return the table of Algorithm 2 by lemma, with queues and simulated, beside mini-batch SGD of the same size."""
     batches = {row.concurrency: row for row in plan.at(MINIBATCH)}
     rows = []
     for row in plan.at(ALGORITHM2):
@@ -84,7 +83,7 @@ def queues(plan: Plan) -> list[list[str]]:
 
 
 def groups(plan: Plan, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
-    """Per method and group of workers: the share of all gradients, and the delay on average and at most."""
+    """Return, per method and group of workers, the share of all gradients and the average and longest delay."""
     found = [row for row in plan.best() if row.candidate.workers == row.candidate.total]
     names = [f"{group.name} ({group.workers:,})" for group in found[0].rehearsal.groups]
     rows = []
@@ -104,15 +103,15 @@ def _heard(group: WorkerGroup, narrow: bool) -> str:
 
 
 def limit(plan: Plan) -> str:
-    """How far the advice is from what is possible."""
+    """Return how far the recommended row is from the known limit, as a sentence."""
     ratio, most, n = plan.limit.ratio, plan.limit.workers, plan.fleet.workers
     jobs = max(row.concurrency for row in plan.rows)
     if plan.target.heterogeneous:
-        whose = "any method that hears everybody" + ("" if jobs >= n else f", if all {n:,} could work at once")
+        whose = "any method that uses all workers" + ("" if jobs >= n else f", if all {n:,} could work at once")
     else:
         whose = "any method with these workers" if jobs >= n else f"any method with {jobs:,} of these workers"
     if ratio < 0.95:
-        why = "it allows data to differ without bound" if plan.target.heterogeneous else "it takes durations as fixed"
+        why = "it allows data to differ without bound" if plan.target.heterogeneous else "it assumes fixed durations"
         return f"That is {times(1 / ratio)} times faster than the known limit for {whose}: {why}."
     how = "at the limit" if ratio < 1.05 else f"{times(ratio)} times the limit"
     enough = ""
@@ -122,7 +121,7 @@ def limit(plan: Plan) -> str:
 
 
 def assumptions(plan: Plan) -> str:
-    """What the times to accuracy assume, and how to say otherwise."""
+    """Return what the times to accuracy assume, and the options that change it."""
     target, jobs = plan.target, plan.baseline.concurrency
     text = f"Time to ε is relative to mini-batch SGD with {jobs:,} worker{'s' if jobs > 1 else ''}, up to constants, "
     text += f"for ε = {target.epsilon:g} L(f(x₀)-f*), σ² = {number(target.noise, 3)} ε and "
@@ -132,7 +131,7 @@ def assumptions(plan: Plan) -> str:
 
 
 def groups_explained() -> str:
-    """What the names of the groups mean."""
+    """Return what the names of the groups mean."""
     fast, slow, straggling = BORDERS
     return (
         f"Groups of workers are divided at gaps, where the next slower worker takes {GAP:g} times as long or more. The "
@@ -141,13 +140,12 @@ def groups_explained() -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------
-# A plot of a few lines in plain characters, both axes logarithmic.
+# ------------------------------------------------------------------- a plot in plain characters, both axes logarithmic
 
 
 WIDTH, HEIGHT = 60, 13
 MARGIN = 10
-"""Columns for the numbers on the left."""
+"""The width in columns of the numbers on the left."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class Line:
 
 
 def chart(title: str, lines: Sequence[Line], below: str, width: int = WIDTH, height: int = HEIGHT) -> Text:
-    """Draw the lines: later ones over earlier ones, so what lies on top is what comes last.
+    """Draw the lines, later ones over earlier ones.
 
     >>> print(chart("seconds", [Line("a", "#", "", [(1, 8.0), (10, 1.0)])], "jobs", width=12, height=3).plain)
     seconds   # a
@@ -204,7 +202,7 @@ def chart(title: str, lines: Sequence[Line], below: str, width: int = WIDTH, hei
 
 
 def _scale(low: float, high: float, cells: int) -> Callable[[float], float]:
-    """Where a number stands on a logarithmic axis of so many cells."""
+    """Return a function from a number to its place on a logarithmic axis with this many cells."""
     if not high > low:
         return lambda value: cells / 2
     width = math.log(high / low)
@@ -235,11 +233,11 @@ DRAWN = {
     ALGORITHM2: ("Algorithm 2", "▲", "cyan"),
     ASYNC: ("asynchronous", "●", "green"),
 }
-"""In the order in which they are drawn: later ones lie on top."""
+"""Name, mark and colour of each method, in the order in which they are drawn."""
 
 
 def render(plan: Plan) -> RenderableType:
-    """All of it."""
+    """Return everything that the terminal shows."""
     lines = []
     for method, (label, mark, style) in DRAWN.items():
         points = [(float(row.concurrency), row.seconds) for row in plan.at(method)]
@@ -269,7 +267,7 @@ def render(plan: Plan) -> RenderableType:
 def _table(
     name: str, headings: Sequence[str], rows: list[list[str]], chosen: int | None = None
 ) -> list[RenderableType]:
-    """A heading and a table; the recommended row has an arrow, for those who see no colours."""
+    """Return a heading and a table; an arrow marks the recommended row, also without colours."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=place > 0)

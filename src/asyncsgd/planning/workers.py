@@ -1,4 +1,4 @@
-"""The workers of a plan: how long their jobs take, read from wherever that was measured."""
+"""The workers of a plan: how long their jobs take, read from files, traces or numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 Source: TypeAlias = Durations | Trace | str | PathLike[str] | Sequence[Any] | Mapping[Any, Sequence[float]]
 
 PARQUET, LOG = b"PAR1", b"\xff\xff\xff\xff"
-"""The first bytes of a Parquet file, and of the log of a run that is still going or was killed."""
+"""The first bytes of a Parquet file, and of the log of a run that still runs or was killed."""
 
 GROUPS = ("fast", "typical", "slow", "straggling")
 BORDERS = (0.5, 2.0, 8.0)
@@ -38,7 +38,7 @@ WIDE, NEAR = 4.0, 2**0.5
 same: at the widest gap within a factor ``NEAR`` of each border."""
 
 CREDIBLE = (1e-12, 1e12)
-"""Mean seconds of a job that can be meant."""
+"""The range of plausible mean seconds of a job."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Fleet:
     typical: float | None = None
     """Seconds that a typical job takes, by which groups get their names; the median worker's mean unless given."""
     members: Ints | None = None
-    """The group of each worker, where a larger fleet has decided it."""
+    """The group of each worker, if a larger fleet has decided it."""
 
     @property
     def workers(self) -> int:
@@ -66,7 +66,7 @@ class Fleet:
 
     @cached_property
     def samples(self) -> int | None:
-        """How many jobs were measured; None if the durations are formulas."""
+        """The number of jobs that were measured; None if the durations are formulas."""
         return len(self.durations.lowered.samples) or None
 
     @cached_property
@@ -81,12 +81,12 @@ class Fleet:
 
     @property
     def longest(self) -> Floats:
-        """The longest one."""
+        """The longest job of each worker that was measured."""
         return self._moments[2]
 
     @cached_property
     def _moments(self) -> tuple[Floats, Floats, Floats]:
-        """Variance, shortest and longest of each worker: of its samples, or of 100 jobs drawn where there are none."""
+        """Variance, shortest and longest of each worker, from its samples, or from 100 random jobs without samples."""
         low = self.durations.lowered
         if (low.kind == FIXED).all():
             return np.zeros(self.workers), self.means, self.means
@@ -116,7 +116,7 @@ class Fleet:
         return _grouped(self.means / self.median) if self.members is None else self.members
 
     def fastest(self, workers: int) -> Fleet:
-        """Only the so many workers with the shortest means."""
+        """Return only the ``workers`` workers with the shortest means."""
         if workers == self.workers:
             return self
         chosen = np.sort(np.argsort(self.means, kind="stable")[:workers])
@@ -134,7 +134,7 @@ class Fleet:
 
 
 def fleet(source: Source) -> Fleet:
-    """The workers of a file (CSV, Parquet, a trace or its log), of a trace, of durations, or of plain numbers.
+    """Return the workers of a file (CSV, Parquet, a trace or its log), of a trace, of durations, or of plain numbers.
 
     A flat list holds one duration per worker; a list of lists or a dict holds the measured ones of each.
 
@@ -155,19 +155,19 @@ def fleet(source: Source) -> Fleet:
     found = Fleet(name, durations)
     what, value = ("path", str(source)) if isinstance(source, str | PathLike) else ("durations", durations)
     if found.workers < 2:
-        fix = "give the durations of two workers or more: one column or one name in 'worker' for each"
-        raise BadParameter(what, value, "has one worker only, and nobody to wait for", fix)
+        fix = "pass the durations of two or more workers: one column or one name in 'worker' for each"
+        raise BadParameter(what, value, "has only one worker, so there is nothing to compare", fix)
     low, high = CREDIBLE
     good = (found.means >= low) & (found.means <= high)
     if not good.all():
         worker = int(np.argmin(good))
-        fix = f"give seconds whose mean lies between {low:g} and {high:g}"
+        fix = f"pass seconds whose mean lies between {low:g} and {high:g}"
         raise BadParameter(what, value, f"has mean {found.means[worker]:g} for worker {worker}", fix)
     return found
 
 
 def _grouped(ratios: Floats) -> Ints:
-    """Divide workers, by their means in medians, where there are gaps; the middle worker names each group."""
+    """Divide workers at gaps between their means (in medians); the middle worker names each group."""
     order = np.argsort(ratios, kind="stable")
     sizes = ratios[order]
     names = np.empty(len(sizes), dtype=np.int64)
@@ -180,7 +180,7 @@ def _grouped(ratios: Floats) -> Ints:
 
 
 def _cuts(sizes: Floats) -> list[int]:
-    """Where to divide workers without a gap between them: nowhere, unless they spread widely."""
+    """Return where to divide workers without a gap between them: nowhere, unless they spread widely."""
     found: set[int] = set()
     gaps, middles = sizes[1:] / sizes[:-1], np.sqrt(sizes[1:] * sizes[:-1])
     for border in BORDERS:
@@ -191,7 +191,7 @@ def _cuts(sizes: Floats) -> list[int]:
 
 
 def _file(path: Path) -> Durations:
-    """By its first bytes, whatever its name says."""
+    """Read a file by its first bytes, whatever its name is."""
     head = b""
     try:
         if path.is_file():
@@ -200,14 +200,14 @@ def _file(path: Path) -> Durations:
         if head == LOG:
             return du.from_trace(path)
         return du.from_parquet(path) if head == PARQUET or path.suffix in (".parquet", ".pq") else du.from_csv(path)
-    except TraceError as error:  # here the file is the caller's choice
+    except TraceError as error:  # the caller chose the file, so it is a usage error here
         raise UsageError(str(error)) from error
     except OSError as error:
         raise BadParameter("path", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
 
 
 def _first(source: Any) -> Any:
-    """The first entry, if there is one: it tells plain numbers from samples."""
+    """Return the first entry if there is one; its type separates plain numbers from samples."""
     try:
         return source[0] if len(source) else 0.0
     except (TypeError, KeyError, IndexError):

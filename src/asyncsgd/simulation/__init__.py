@@ -1,9 +1,9 @@
-"""Simulate any method under any delays, on a clock of its own.
+"""Simulate any method under any delays, on a simulated clock.
 
 ::
 
     durations ──▶ schedule (compiled) ──▶ arrivals ──▶ replay (compiled lanes, or the core's own code) ──▶ Run, Sweep
-                  clock (plain: the judge)  ▲
+                  clock (plain: the reference) ▲
                   a recorded Trace ─────────┘
 """
 

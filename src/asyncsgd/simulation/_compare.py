@@ -1,4 +1,4 @@
-"""Methods side by side on the same clock."""
+"""Compare methods under the same durations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from asyncsgd.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Methods on the same durations: their best runs, in the order given."""
+    """The best run of each method under the same durations, in the order given."""
 
     runs: dict[str, Run]
     sweeps: dict[str, Sweep]
@@ -34,7 +34,7 @@ class Comparison:
         return f"<Comparison of {', '.join(self.runs)}: see .rows(), .runs, .sweeps>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per method: step, iterations and seconds to the target, final metric, delays."""
+        """Return one row per method: step, iterations and seconds to the target, final metric, delays."""
         table = []
         for name, run in self.runs.items():
             found = self.sweeps.get(name)
@@ -73,10 +73,10 @@ def compare(
     sustained: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Methods side by side on the same durations, each at its own best step size if a grid is given.
+    """Compare methods under the same durations, each at its own best step size if a grid is given.
 
-    A grid replaces the step of a finished method. Pass a dict to choose the names of the rows; in a list, a method
-    that occurs twice is labelled by its step, or by what else differs.
+    A grid replaces the step of a finished method. Pass a dict to choose the names of the rows. In a list, a method that
+    occurs twice is labelled by its step, or by another option that differs. docs/users/researcher.md has more examples.
 
     >>> from asyncsgd import tasks, methods as m
     >>> from asyncsgd.simulation import durations
@@ -102,7 +102,7 @@ def compare(
     for name, method in named.items():
         if stepsizes is None and not isinstance(method, Method):
             raise BadParameter(
-                "methods", name, "is a recipe without a step", "pass stepsizes=..., or a finished method"
+                "methods", name, "is a recipe without a step", "pass stepsizes=..., or a method such as async_sgd(0.1)"
             )
         if stepsizes is not None or target is not None:
             steps = [method.step.stepsize] if stepsizes is None and isinstance(method, Method) else stepsizes
@@ -118,9 +118,10 @@ def compare(
 
 
 def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[str]:
-    """Names for rows, each once, of (name, step, method); None where the step or the method does not tell rows apart.
+    """Return a unique name for each row (name, step, method); a step or method of None is not used for the name.
 
-    A name that occurs again gets its step, then what differs between methods of one name and step, else a number.
+    A repeated name gets its step, then the options that differ between methods of the same name and step, else a
+    number.
 
     >>> labels([("async_sgd", 0.1, None), ("async_sgd", 0.3, None), ("mifa", 0.1, None)])
     ['async_sgd(0.1)', 'async_sgd(0.3)', 'mifa']
@@ -144,7 +145,7 @@ def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[s
 
 
 def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
-    """What tells a method from its twins: the kinds of parts, and their options where these are plain values."""
+    """Return what differs between a method and others of its name: kinds of parts, and options with plain values."""
     words = []
     for name in ("step", "dispatch", "work", "aggregation", "optimizer"):
         part, others = getattr(method, name), [getattr(twin, name) for twin in twins]
@@ -159,7 +160,7 @@ def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
 
 
 def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None:
-    """Refuse methods that are one and the same once a grid replaces their steps."""
+    """Raise if two methods become the same once a grid replaces their steps."""
     seen: list[tuple[str, Method]] = []
     for name, given in methods.items():
         method = with_step(given, stepsize)
@@ -181,5 +182,5 @@ def _named(methods: Sequence[Recipe | Method], *, steps: bool) -> dict[str, Reci
 def _equal(one: Method, other: Method) -> bool:
     try:
         return one == other
-    except ValueError:  # a part of the user's holds arrays, which do not compare as a whole
+    except ValueError:  # a part written by the user holds arrays, whose comparison is an array
         return False

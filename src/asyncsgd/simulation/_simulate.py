@@ -1,4 +1,4 @@
-"""One call: a task, a method and durations (or a recorded trace) in; the model, the trace and the metrics out."""
+"""Simulate a run: from a task, a method and durations (or a recorded trace) to the model, the trace and the metrics."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ from asyncsgd.tasks.base import BuiltIn, Task, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
 from asyncsgd.trace.replay import Arrivals, replay_core
 
-# --------------------------------------------------------------------------------------------------------------
-# The server driven event by event by a simulated clock, in plain Python: slow, obvious, and the judge of the rest.
-
 
 def play(
     server: Server,
@@ -41,11 +38,14 @@ def play(
     recorder: Recorder,
     after: Callable[[float], bool] | None = None,
 ) -> float:
-    """Let all workers join at time 0 and run until ``iterations`` gradients have arrived; the time it is then.
+    """Drive a server with a simulated clock until ``iterations`` gradients have arrived; return the time.
+
+    It is plain Python: slow, but obviously right, so tests compare the compiled code with it. All workers join at time
+    0.
 
     A job travels to its worker, waits until the worker has done those before it, is computed, and travels back.
-    Arrivals at the same time are taken in order of assignment. ``after(time)`` is called after every arrival; if it
-    says True, the run ends there.
+    Arrivals at the same time are handled in order of assignment. ``after(time)`` is called after every arrival; if it
+    returns True, the run ends there.
     """
     arrivals: list[tuple[float, int, Job]] = []
     waiting: dict[int, Job] = {}
@@ -73,13 +73,13 @@ def play(
         while arrivals:
             time, number, job = heapq.heappop(arrivals)
             if waiting.pop(number, None) is not None and math.isfinite(time):
-                return time, number, job  # else it was cancelled meanwhile, or its worker stands still for ever
+                return time, number, job  # else the job was cancelled, or its worker has stopped for good
         raise BadParameter(
             "durations",
             durations,
-            f"let only {server.iteration} of {iterations} gradients arrive: all others wait for workers that stand "
-            "still for ever",
-            "let these go on (a last speed above 0, a period, the end of an outage) or ask for fewer iterations",
+            f"let only {server.iteration} of {iterations} gradients arrive: all others wait for workers that have "
+            "stopped for good",
+            "let these resume (a last speed above 0, a period, the end of an outage) or ask for fewer iterations",
         )
 
     time = 0.0
@@ -102,10 +102,10 @@ def simulate(
     seed: int = 0,
     progress: bool = False,
 ) -> Run:
-    """Run a method until ``iterations`` gradients have arrived, evaluating the task ``every`` so many.
+    """Simulate a method until ``iterations`` gradients have arrived, and evaluate the task every ``every`` iterations.
 
-    In place of durations a recorded trace may be given: the same workers finish at the same times, and only the
-    numbers are new. The delay identity is checked at the end; a record that contradicts itself raises.
+    Pass a recorded trace in place of durations to repeat its timing: the same workers finish at the same times, and
+    only the numbers are new. The delay identity is checked at the end. docs/users/researcher.md explains more.
 
     >>> from asyncsgd import tasks, methods
     >>> from asyncsgd.simulation import durations
@@ -146,7 +146,7 @@ def run_simulation(
 
 
 class _Request(NamedTuple):
-    """What was asked for, checked."""
+    """The checked arguments of a simulation."""
 
     task: Any
     method: Method
@@ -160,7 +160,7 @@ class _Request(NamedTuple):
 def check_request(
     task: Task, method: Method, durations: Durations | Trace, iterations: int | None, seed: int = 0
 ) -> tuple[int, int]:
-    """Refuse what cannot be simulated, and return the numbers of iterations and of workers."""
+    """Raise if the arguments cannot be simulated; return the numbers of iterations and of workers."""
     if not isinstance(durations, Durations | Trace):
         fix = "make them with asgd.durations.fixed([...]), or pass a trace"
         raise BadParameter("durations", durations, f"is a {type(durations).__name__}", fix)
@@ -182,7 +182,7 @@ def check_request(
     else:
         workers = durations.workers
     if iterations is None:
-        raise BadParameter("iterations", None, "is missing", "say how many gradients are to arrive")
+        raise BadParameter("iterations", None, "is missing", "pass the number of gradients that should arrive")
     count("iterations", iterations)
     expected = getattr(task, "workers", None)
     if expected is not None and (workers > expected or (workers < expected and isinstance(durations, Durations))):
@@ -197,27 +197,27 @@ def check_request(
 
 
 def check_metrics(values: Any) -> None:
-    """Refuse what a task says of its initial model if it is not numbers, or not finite."""
+    """Raise unless the metrics of a task at its initial model are finite numbers."""
     if not isinstance(values, dict):
         fix = 'return a dict such as {"loss": 0.5}'
         raise BadParameter("task.evaluate", values, f"is a {type(values).__name__}", fix)
     for name, value in values.items():
         if not isinstance(value, int | float | np.number):
-            raise BadParameter(f"task.evaluate: {name}", value, "is no number", "return numbers only")
+            raise BadParameter(f"task.evaluate: {name}", value, "is not a number", "return numbers only")
         if name in compiled_replay.METRICS and not np.isfinite(value):
             fix = "check the initial parameters, the data and the loss"
             raise BadParameter(f"task.evaluate: {name}", float(value), "is not finite at the initial model", fix)
 
 
 def source_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Schedule | Trace:
-    """Return who works when: a compiled schedule, or the record that was given."""
+    """Return which worker works when: a compiled schedule, or the given trace."""
     if isinstance(durations, Trace):
         return durations if iterations == durations.iterations else durations.until(iterations)
     return schedule(method.dispatch, durations, iterations=iterations, seed=seed)
 
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
-    """Return who arrives when, from a compiled schedule or from a record."""
+    """Return the arrivals of a compiled schedule or of a trace."""
     return source_of(durations, method, iterations, seed).arrivals()
 
 
@@ -253,7 +253,7 @@ def _compiled(request: _Request, source: Schedule | Trace) -> Run:
 
 
 def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Vector:
-    """Replay these arrivals alone: the lanes keep no model but the last, and few runs diverge."""
+    """Return the model after these arrivals, by replaying them: the lanes keep only the last model."""
     if not len(arrivals):
         start: Vector = task.initial()
         return start
@@ -264,7 +264,7 @@ def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Ve
 
 
 def _early(source: Schedule | Trace, method: Method) -> bool:
-    """Return whether jobs may have left before an update: by the method's rule, or by that of a recorded run."""
+    """Return whether jobs may have been assigned before an update: by the method's rule, or in a recorded run."""
     return isinstance(source, Trace) or method.dispatch.early
 
 
@@ -319,7 +319,7 @@ def _through_server(request: _Request, durations: Durations, why: Reason) -> Run
     try:
         play(server, compute, durations, iterations, recorder, after)
     except NotFinite:
-        if server.torn:  # a part of the method raised it
+        if server.torn:  # a part of the method raised the error
             raise
         table.diverged = server.iteration
     trace = recorder.trace(final_concurrency=server.concurrency)
@@ -330,7 +330,7 @@ def _through_server(request: _Request, durations: Durations, why: Reason) -> Run
 
 
 class _Metrics:
-    """Rows of metrics, and an eye on divergence."""
+    """Collect rows of metrics, and detect divergence."""
 
     def __init__(self, task: Task, every: int, last: int, progress: Progress | None) -> None:
         self._task, self._every, self._last, self._progress = task, every, last, progress
@@ -342,7 +342,7 @@ class _Metrics:
         self.diverged: int | None = None
 
     def take(self, t: int, x: Vector) -> bool:
-        """Evaluate if it is time to; True if the run has diverged."""
+        """Evaluate the task if it is due; return True if the run has diverged."""
         if t % self._every and t != self._last:
             return False
         values = self._task.evaluate(x)
@@ -361,7 +361,7 @@ class _Metrics:
         return False
 
     def answer(self, diverged: int | None, x: Vector) -> tuple[Vector, int | None]:
-        """(the model to answer with, its iteration if that is not the last one)."""
+        """Return (the resulting model, its iteration if that is not the last one)."""
         return (x.copy(), None) if diverged is None else (self._good[1], self._good[0])
 
     @property

@@ -1,4 +1,4 @@
-"""Whole grids of step sizes and seeds at once."""
+"""Run whole grids of step sizes and seeds at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Recipe = Callable[[float], Method]
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """What a grid gave: arrays of shape (step sizes, seeds)."""
+    """The results of a grid, as arrays of shape (step sizes, seeds)."""
 
     method: str
     stepsizes: NDArray[np.float64]
@@ -35,23 +35,23 @@ class Sweep:
     metric: str
     target: float | None
     iterations: NDArray[np.float64]
-    """Iterations to the target; inf where it was not reached."""
+    """Iterations to the target; inf if it was not reached."""
     time: NDArray[np.float64]
-    """Simulated seconds to the target; inf where it was not reached."""
+    """Simulated seconds to the target; inf if it was not reached."""
     final: NDArray[np.float64]
-    """The metric at the end (at the target where one was reached); NaN where the run diverged."""
+    """The metric at the end, or when the target was reached; NaN if the run diverged."""
     diverged: NDArray[np.bool_]
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """One number per step size, small is good: mean iterations to the target, or mean final metric."""
+        """One number per step size, smaller is better: mean iterations to the target, or mean final metric."""
         table = self.iterations if self.target is not None else np.where(self.diverged, np.inf, self.final)
         scores: NDArray[np.float64] = table.mean(axis=1)
         return scores
 
     @property
     def index(self) -> int:
-        """Which step size is best."""
+        """The index of the best step size."""
         return int(np.argmin(self.scores))
 
     @property
@@ -80,7 +80,7 @@ class Sweep:
 
 
 def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
-    """Step sizes equally spaced on a logarithmic scale, both ends included.
+    """Return step sizes equally spaced on a logarithmic scale, both ends included.
 
     >>> [float(s) for s in grid(1e-2, 1, 3)]
     [0.01, 0.1, 1.0]
@@ -108,11 +108,12 @@ def sweep(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Sweep:
-    """Run every step size with every seed; all step sizes of a seed are lanes of one array.
+    """Simulate every step size with every seed, and find the best step size.
 
-    ``method`` is a recipe such as ``asgd.async_sgd``, or a method whose stepsize is exchanged. With a target a run
-    ends once the mean of the last ``window`` values of the metric is at or below it, or with ``sustained`` once
-    ``window`` values in a row are (counted from the first of them).
+    ``method`` is a recipe such as ``asgd.async_sgd``, or a method whose stepsize is replaced. With a target a run ends
+    once the mean of the last ``window`` values of the metric is at or below it. With ``sustained`` it ends once
+    ``window`` values in a row are at or below it, counted from the first of them. All step sizes of a seed run together
+    in compiled code where possible. docs/users/researcher.md has more examples.
 
     >>> from asyncsgd import tasks, methods
     >>> from asyncsgd.simulation import durations
@@ -131,7 +132,7 @@ def sweep(
     sizes = check_grid(stepsizes)
     seeds = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str) else []
     if not seeds:
-        raise BadParameter("seeds", seeds, "is no list of seeds", "pass at least one, as seeds=[0]")
+        raise BadParameter("seeds", seeds, "is not a list of seeds", "pass at least one, such as seeds=[0]")
     methods = [with_step(method, float(size)) for size in sizes]
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
@@ -196,12 +197,12 @@ def _judge(found: Sweep, iterations: int) -> None:
 
 
 def with_step(method: Recipe | Method, stepsize: float) -> Method:
-    """The method at this step size: the recipe called, or the method with its step exchanged."""
+    """Return the method at this step size: the called recipe, or the method with its step replaced."""
     if isinstance(method, Method):
         return method.using(step=replace(method.step, stepsize=stepsize))
     name = getattr(method, "__name__", repr(method))
     if not callable(method):
-        raise BadParameter("method", method, "is no method", "pass a recipe such as asgd.async_sgd, or a method")
+        raise BadParameter("method", method, "is not a method", "pass a recipe such as asgd.async_sgd, or a method")
     named = "stepsize" in inspect.signature(method).parameters
     try:
         return method(stepsize=stepsize) if named else method(stepsize)  # type: ignore[call-arg]
@@ -218,8 +219,8 @@ def _stop(task: Task, target: float | None, metric: str, window: int, sustained:
         return None
     count("window", window)
     if isinstance(target, bool) or not isinstance(target, int | float) or not (np.isfinite(target) and target > 0):
-        fix = f"{metric} never gets there: pass a positive target"
-        raise BadParameter("target", target, "can't be reached", fix)
+        fix = f"pass a target above 0, because {metric} is never below"
+        raise BadParameter("target", target, "cannot be reached", fix)
     if window > iterations:
         fix = f"pass window <= {iterations} or more iterations"
         raise BadParameter("window", window, f"is longer than the run of {iterations} iterations", fix)
@@ -227,7 +228,7 @@ def _stop(task: Task, target: float | None, metric: str, window: int, sustained:
 
 
 def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) -> list[list[int]]:
-    """Seeds that share one schedule, because nothing in it is random, run together."""
+    """Return the seeds in groups that share a schedule: all of them if nothing in the schedule is random."""
     rule = lower_dispatch(method.dispatch)
     fixed = isinstance(durations, Trace) or (
         durations.deterministic and not isinstance(rule, Reason) and not rule.random
@@ -237,7 +238,7 @@ def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) 
 
 
 Lanes = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Times of all iterations; per lane where it stopped, where it diverged, and its last metric."""
+"""Times of all iterations; per lane the iteration of its stop, that of its divergence, and its last metric."""
 
 
 def _run_lanes(
@@ -285,7 +286,7 @@ def _one_by_one(
     stop: Stop | None,
     progress: Progress | None,
 ) -> Lanes:
-    """What has no compiled form: one run after the other, to the end, and then the same verdict."""
+    """Run what has no compiled form: one run after the other to the end, judged by the same rule."""
     stopped, diverged = np.full(len(lanes), -1, np.int64), np.full(len(lanes), -1, np.int64)
     last, times = np.full(len(lanes), np.nan), np.zeros(1)
     for lane, (row, seed) in enumerate(lanes):
@@ -309,7 +310,7 @@ def _one_by_one(
 
 
 def first_reached(values: NDArray[np.float64], stop: Stop) -> int:
-    """The iteration at which a run with these values (one per iteration, from 0) would have stopped, or -1."""
+    """Return the iteration at which a run with these values (one per iteration, from 0) would have stopped, or -1."""
     below = 0
     for t in range(1, len(values)):
         below = below + 1 if values[t] <= stop.target else 0

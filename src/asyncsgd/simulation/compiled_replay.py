@@ -1,4 +1,4 @@
-"""The numbers along given arrivals: compiled lanes where method and task allow, the core's own code otherwise."""
+"""Compute the numbers along given arrivals in compiled lanes, for methods and tasks that have a compiled form."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from asyncsgd.trace.replay import Arrivals, Weighed
 
 METRICS = ("loss", "gradient_norm", "distance")
 WIDTH = 16
-"""Lanes that one call advances together; chosen by measurement (benchmarks/simulate)."""
+"""The number of lanes that one call advances together, chosen by measurement (benchmarks/simulate)."""
 HUGE = 1e30
-"""A metric this many times its first value (or 1) is divergence."""
+"""A metric this many times its first value (or 1) counts as divergence."""
 
 Progress = Callable[[int], None]
 
@@ -58,7 +58,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Stop:
-    """When a lane has had enough: its metric averages (or stays) at or below the target over a window of iterations."""
+    """When a lane stops: its metric averages (or stays) at or below the target over a window of iterations."""
 
     target: float
     metric: str = "gradient_norm"
@@ -69,24 +69,24 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What came out of one or several lanes, last axis lanes."""
+    """The results of one or several lanes; the last axis is lanes."""
 
     x: Floats
     """(dimension, lanes): the last model; NaN where the lane diverged."""
     iteration: NDArray[np.int64]
-    """(records,): when metrics were taken."""
+    """(records,): the iterations at which metrics were taken."""
     metrics: dict[str, Floats]
     """(records, lanes) each; NaN from divergence on."""
     stopped: NDArray[np.int64]
     """(lanes,): iteration at which the target was reached, -1 if it was not."""
     diverged: NDArray[np.int64]
-    """(lanes,): iteration at which the lane was seen to diverge, -1 if it did not."""
+    """(lanes,): iteration at which the lane was found to diverge, -1 if it did not."""
     reached: int
-    """Iterations that were run."""
+    """The number of iterations that were run."""
     final: dict[str, Floats]
-    """(lanes,) each: the metrics when the lane had enough, or the last ones taken; NaN where it diverged."""
+    """(lanes,) each: the metrics when the lane stopped, or the last ones taken; NaN where it diverged."""
     others: dict[str, NDArray[Any]]
-    """(records,) each: what the task evaluates beyond the usual metrics, where one lane was run."""
+    """(records,) each: the task's further metrics, if there was only one lane."""
     weighed: Weighed | None = None
 
 
@@ -105,10 +105,11 @@ def replay_lanes(
     history: bool = True,
     others: bool = False,
 ) -> Result:
-    """Run the method along the arrivals once per (stepsize, seed) pair; lanes do not see each other.
+    """Run the method along the arrivals once per (stepsize, seed) pair; lanes are independent of each other.
 
     ``progress(k)`` is called when k more lane-iterations are done. Without ``history`` only the last metrics are kept,
-    and memory does not grow with the iterations. With ``others`` everything that the task evaluates is kept (one lane).
+    and memory does not grow with the iterations. With ``others``, which needs a single lane, every metric of the task
+    is kept.
     """
     from asyncsgd.simulation import replay_kernel as kernel
 
@@ -123,10 +124,10 @@ def replay_lanes(
     advance = _own_advance(task) if code.own else kernel.advance_built_in
     data, stochastic = code.data, code.stochastic
     total, x0 = len(arrivals), task.initial()
-    records = -(-total // every) + 1  # the start, every so many, and the end
+    records = -(-total // every) + 1  # the start, every `every` iterations, and the end
     everything = task.evaluate(x0)
     start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
-    # What the kernels do not measure, the task is asked for, between two calls.
+    # The task itself evaluates, between two calls, what the kernels do not measure.
     more = [name for name in everything if name not in METRICS] if others and len(stepsizes) == 1 else []
     outside = not code.measured or bool(more)
     if outside:
@@ -202,7 +203,7 @@ def replay_lanes(
     lost = diverged >= 0
     x[:, lost], final[:, lost] = np.nan, np.nan
     for lane in range(count):
-        # From divergence on there are no numbers, nor after the lane has had enough.
+        # There are no numbers after divergence, nor after the lane has stopped.
         known = -(-furthest[lane] // every) + 1 if diverged[lane] < 0 else -(-diverged[lane] // every)
         for table in metrics.values():
             table[known:, lane] = np.nan
@@ -220,17 +221,17 @@ def replay_lanes(
 
 
 def _announce() -> None:
-    """Tell somebody at a terminal that the first run ever takes a while."""
+    """Print on a terminal that the first run takes a while."""
     from asyncsgd.simulation.replay_kernel import advance_built_in
 
-    place = advance_built_in.stats.cache_path  # None where numba can keep nothing
+    place = advance_built_in.stats.cache_path  # None if numba has no place for a cache
     kept = place is not None and any(Path(place).glob("replay_kernel.advance*.nbi"))
     if sys.stderr.isatty() and not advance_built_in.signatures and not kept:
         sys.stderr.write("asyncsgd: compiling the simulator, about half a minute, once on this machine\n")
 
 
 def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
-    """(what happens at each iteration, how many points are kept at once, slot of x^(0))."""
+    """Return (what happens at each iteration, the number of points kept at once, the slot of x^(0))."""
     from asyncsgd.simulation.replay_kernel import Path
     from asyncsgd.simulation.replay_kernel import slots as find_slots
 
@@ -254,19 +255,19 @@ class Block(NamedTuple):
 
     x0: Vector
     slots: int
-    """How many points are kept at once."""
+    """The number of points kept at once."""
     first: int
-    """Slot of x^(0), or -1."""
+    """The slot of x^(0), or -1."""
     members: range
     width: int
-    """Lanes of a block; the last block has fewer members and is filled up with copies."""
+    """The number of lanes of a block. The last block has fewer members and is filled up with copies."""
     stepsizes: Sequence[float]
     seeds: Sequence[int]
     metrics: Floats
 
 
 def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
-    """Return everything that changes in a block, at its start."""
+    """Return the arrays that change in a block, as they are at its start."""
     from asyncsgd.simulation.replay_kernel import Lanes
 
     x0, slots, first, members, width, stepsizes, seeds, metrics = block
@@ -274,11 +275,11 @@ def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
     fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
     column: Floats = np.repeat(x0[:, None].astype(np.float64), width, axis=1)
-    points = np.empty((slots + 1, dimension, width))  # and one for what nobody will read
+    points = np.empty((slots + 1, dimension, width))  # the extra slot takes points that no job will read
     if first >= 0:
         points[first] = column
     diverged = np.full(width, -1, np.int64)
-    diverged[len(members) :] = 0  # nobody waits for the copies
+    diverged[len(members) :] = 0  # the copies count as done
     starts = np.zeros((3, width), np.uint64)
     starts[0] = [derive(int(seeds[lane]), JOB) for lane in chosen]
     return Lanes(
@@ -306,7 +307,7 @@ def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
 
 
 def _own_advance(task: Any) -> Any:
-    """The replay compiled with the user's own gradient in place of the built-in ones."""
+    """Return the replay compiled with the user's own gradient in place of the built-in ones."""
     from types import FunctionType
 
     from numba import carray, njit  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""What the compiled simulator takes over from the core, and the reason where it cannot.
+"""Translate a method and a task into what the compiled simulator runs, or give the reason why that is impossible.
 
 `lower` is the only place that knows which parts of a method, and which tasks, have a compiled form. It looks at the
-exact type of every part, as a subclass may do anything. It loads no numba.
+exact type of every part, because a subclass may do anything. It does not load numba.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from asyncsgd.trace.columns import Floats
 from asyncsgd.trace.replay import Arrivals, Weighed
 
 ALWAYS_BUSY, BATCH, UNIFORM, SHUFFLED, FIRST_OF = range(5)
-"""Codes of the dispatch rules. Numba does not see them change: empty its cache (``*.nb?``) after an edit here."""
+"""Codes of the dispatch rules. After an edit here, delete numba's cache (``*.nb?``), which does not notice it."""
 
 
 class Rule(NamedTuple):
@@ -59,7 +59,7 @@ class ScheduleRule:
         return self.code not in (ALWAYS_BUSY, BATCH)
 
     def size(self, workers: int, iterations: int) -> tuple[int, int, int]:
-        """(jobs in flight at most, or asked in a round; updates that a round keeps; jobs handed out at most)."""
+        """Return (most jobs in flight or asked in a round, updates that a round keeps, most jobs assigned)."""
         limit = self.dispatch.limit(workers)
         if isinstance(self.dispatch, FirstOf):
             asked, goal = self.dispatch.asked, self.dispatch.clients
@@ -69,15 +69,15 @@ class ScheduleRule:
 
 @dataclass(frozen=True, eq=False)
 class TaskCode:
-    """A task whose gradient is compiled: one of ours, or the user's own."""
+    """A task whose gradient is compiled: a built-in task, or one of the user."""
 
     task: Any
     own: bool
-    """Whether the gradient is the user's."""
+    """Whether the user wrote the gradient."""
 
     @property
     def data(self) -> Any:
-        """What the compiled gradient reads."""
+        """The data that the compiled gradient reads."""
         return self.task.compiled[1] if self.own else self.task.lowered
 
     @property
@@ -93,7 +93,7 @@ class TaskCode:
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """What the compiled replay needs of a method and a task."""
+    """What the compiled replay needs from a method and a task."""
 
     rule: Rule
     task: TaskCode
@@ -101,7 +101,7 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """The compiled form of a method on a task, half by half: who arrives when, and the numbers along the arrivals."""
+    """The two halves of a method's compiled form on a task: the schedule of arrivals, and the numbers along them."""
 
     schedule: ScheduleRule | Reason
     numbers: Numbers | Reason
@@ -141,11 +141,11 @@ TRANSFORM: dict[type, Callable[[Any], Part]] = {
     Interpolate: lambda part: {"interpolate": 1},
 }
 TRANSFORMS = ((), (Clip,), (Interpolate,), (Interpolate, Clip))
-"""The kernels apply them in this order."""
+"""The transforms, in the order in which the kernels apply them."""
 
 
 def lower(method: Method, task: Task) -> Lowered:
-    """Return the compiled form of a method on a task; a `Reason` stands for the half that has none.
+    """Return the compiled form of a method on a task; a half that has none is a `Reason`.
 
     >>> from asyncsgd import methods, optimizers, tasks
     >>> low = lower(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()), tasks.quadratic(workers=2))
@@ -166,7 +166,7 @@ def lower_dispatch(dispatch: Dispatch) -> ScheduleRule | Reason:
 
 
 def lower_numbers(method: Method, task: Task) -> Numbers | Reason:
-    """Return what the compiled replay needs of a method and a task, or the first reason why it cannot run them."""
+    """Return what the compiled replay needs from a method and a task, or the first reason why it cannot run them."""
     code = lower_task(task)
     if isinstance(code, Reason):
         return code
@@ -195,7 +195,7 @@ def lower_numbers(method: Method, task: Task) -> Numbers | Reason:
 
 def lower_task(task: Task) -> TaskCode | Reason:
     """Return the compiled gradient of a task, or why there is none."""
-    built_in = isinstance(task, BuiltIn) and type(task).update is BuiltIn.update  # nobody gave it another gradient
+    built_in = isinstance(task, BuiltIn) and type(task).update is BuiltIn.update  # no subclass replaced its gradient
     name = f"task {type(task).__name__}"
     if not built_in and getattr(task, "compiled", None) is None:
         return Reason(name, "has no compiled gradient")
@@ -211,7 +211,7 @@ def lower_task(task: Task) -> TaskCode | Reason:
 def sees(method: Method) -> str:
     """Return what the weight depends on: "nothing", "delay" (with τ_C and n), "staleness" or "everything".
 
-    The class that defines ``weight`` says so; a subclass with another ``weight`` has to say it again.
+    The class that defines ``weight`` declares it; a subclass with another ``weight`` must declare it again.
     """
     for kind in type(method.step).__mro__:
         if "weight" in vars(kind):
@@ -220,7 +220,7 @@ def sees(method: Method) -> str:
 
 
 def weigh(arrivals: Arrivals, method: Method) -> Weighed:
-    """Ask the method's own step rule, once for every combination that it can tell apart."""
+    """Return the weight of every arrival, with one call of the step rule per distinct combination of its inputs."""
     from asyncsgd.simulation.replay_kernel import versions
 
     total = len(arrivals)

@@ -1,11 +1,11 @@
-"""The numbers along a schedule, for W runs ("lanes") at once, compiled.
+"""Compute the numbers along a schedule for W runs ("lanes") at once, in compiled code.
 
-Lane l of every array is one run with a step size and a seed of its own. Arrays are (dimension, W) with the lanes last,
-so that one instruction serves several lanes; W is the length of the tuple ``width``, which the compiler knows. No lane
-ever sees another, and every lane rounds in the order of `asyncsgd.core`, so it equals a single run bit for bit.
+Lane l of every array is one run with its own step size and seed. Arrays are (dimension, W) with the lanes last, so that
+one instruction serves several lanes; W is the length of the tuple ``width``, which the compiler knows. Lanes are
+independent, and every lane rounds in the order of `asyncsgd.core`, so it equals a single run bit for bit.
 
-``advance`` is plain Python on purpose: compiled as it stands it serves the built-in tasks and is cached; with its
-global ``gradient`` exchanged it serves a user's own (see `asyncsgd.simulation.compiled_replay`).
+``advance`` is plain Python on purpose. Compiled unchanged, it is for the built-in tasks and is cached. With its global
+``gradient`` replaced, it is for a user's own task (see `asyncsgd.simulation.compiled_replay`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from asyncsgd.compiled.random import mix, output
 from asyncsgd.core.random import GAMMA
 from asyncsgd.tasks.kernels import distance, full_gradient, gradient, loss, norm
 
-# --------------------------------------------------------------------------------------------------------------
-# What a method makes of the arrivals before any number is known: versions, flushes, and where points are kept.
+# What follows from the arrivals before any number is known: versions, flushes, and where points are kept.
 
 
 @borrowing
 def versions(iteration: Any, weight: Any, table: Any, size: Any, version: Any, flush: Any) -> Any:
-    """Follow the buffer of ``size`` along the arrivals; weights come from the table by staleness where it has entries.
+    """Follow the buffer of ``size`` along the arrivals; weights come from the table by staleness if it has entries.
 
     ``iteration`` is that of each arriving gradient's point; ``version`` (T + 1) and ``flush`` are written.
     """
@@ -47,9 +46,9 @@ def versions(iteration: Any, weight: Any, table: Any, size: Any, version: Any, f
 
 @borrowing
 def slots(iteration: Any, weight: Any, version: Any, read: Any, write: Any, readers: Any, place: Any, free: Any) -> Any:
-    """Where each point is kept: (how many slots, slot of x^(0) or -1). A version has a slot while it will be read.
+    """Choose a slot for each point; return (number of slots, slot of x^(0) or -1). A version keeps its slot until read.
 
-    A point that nobody will read goes to slot number ``used``, behind the others.
+    A point that no job will read goes to slot number ``used``, after the others.
     ``readers``, ``place`` have one entry per version, ``free`` one per arrival; ``read`` and ``write`` are written.
     """
     iterations = iteration.shape[0]
@@ -99,32 +98,32 @@ class Path(NamedTuple):
     job: NDArray[np.int64]
     worker: NDArray[np.int32]
     read: NDArray[np.int32]
-    """Slot of the point that the arriving gradient was computed at."""
+    """The slot of the point that the arriving gradient was computed at."""
     write: NDArray[np.int32]
-    """Slot that x^(t+1) is kept in; the last one if no job will read it."""
+    """The slot of x^(t+1); the last one if no job will read it."""
     weight: NDArray[np.float64]
-    """Of the step; 0 drops the arrival."""
+    """The weight of the step; 0 drops the arrival."""
     flush: NDArray[np.uint8]
     """Whether the model moves."""
 
 
 class Watch(NamedTuple):
-    """What is measured, and when a lane has had enough."""
+    """What is measured, and when a lane stops."""
 
     every: int
     column: NDArray[np.int64]
-    """Where loss, gradient norm and distance stand among the metrics taken, or -1."""
+    """The places of loss, gradient norm and distance among the metrics taken, or -1."""
     optimum: NDArray[np.float64]
     stop: int
     metric: int
     target: float
     window: int
     huge: float
-    """A metric above this, or not a number, is divergence."""
+    """A metric above this limit, or not a number, counts as divergence."""
 
 
 class Lanes(NamedTuple):
-    """Everything that changes, one column per lane."""
+    """All arrays that change, one column per lane."""
 
     x: NDArray[np.float64]
     points: NDArray[np.float64]
@@ -144,26 +143,26 @@ class Lanes(NamedTuple):
     """(3, W): where the seeds of jobs start, the present seed, and where those of its local steps start."""
     stepsize: NDArray[np.float64]
     held: NDArray[np.int64]
-    """One number: how many updates the buffer holds."""
+    """One number: the updates in the buffer."""
     below: NDArray[np.int64]
-    """How many values in a row were at or below the target."""
+    """The number of consecutive values at or below the target."""
     stopped: NDArray[np.int64]
     """Iteration at which the target was reached, or -1."""
     diverged: NDArray[np.int64]
-    """Iteration at which it was seen to diverge, or -1."""
+    """The iteration at which divergence was found, or -1."""
     metrics: NDArray[np.float64]
-    """(records kept, metrics taken, W): record r stands in row r modulo their number."""
+    """(records kept, metrics taken, W): record r is in row r modulo the number of records kept."""
     final: NDArray[np.float64]
-    """(dimension, W): the model of a lane that has had enough, as it was then."""
+    """(dimension, W): the model of a stopped lane, as it was at the stop."""
     final_metrics: NDArray[np.float64]
-    """(metrics taken, W): its metrics then."""
+    """(metrics taken, W): the metrics of a stopped lane at the stop."""
     ended: NDArray[np.int64]
-    """Iteration at which the lane had enough, or -1."""
+    """The iteration at which the lane stopped, or -1."""
 
 
 @inlined
 def _clip(lanes: Any, bound: Any, width: Any) -> Any:
-    """G · min(1, bound / ‖g‖), with the norm of `core.vectors.norm`: where squares overflow, by the largest element."""
+    """Scale g by min(1, bound / ‖g‖), with the norm of `core.vectors.norm`, also if squares overflow."""
     w, d = len(width), lanes.g.shape[0]
     for lane in range(w):
         lanes.small[1, lane] = 1.0
@@ -193,7 +192,7 @@ def _clip(lanes: Any, bound: Any, width: Any) -> Any:
 
 @inlined
 def _sum_of_squares(lanes: Any, width: Any) -> Any:
-    """Of g divided by row 1 of ``small``, folded into row 0 of ``fold``."""
+    """Sum the squares of g divided by row 1 of ``small`` into row 0 of ``fold``."""
     w, rows, divisor = len(width), lanes.fold.shape[0], load(lanes.small, len(width), width)
     for k in range(rows):
         store(lanes.fold, k * w, splat(0.0, width))
@@ -210,7 +209,7 @@ def _sum_of_squares(lanes: Any, width: Any) -> Any:
 
 @inlined
 def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) -> Any:
-    """The update in g moves the model: at once, or when the buffer is full. ``keep`` is where x^(t+1) is kept too."""
+    """Move the model by the update in g, at once or when the buffer is full. ``keep`` also gets x^(t+1)."""
     w, d = len(width), lanes.x.shape[0]
     step = load(lanes.stepsize, 0, width)
     direction = pointer(lanes.g, 0)
@@ -249,7 +248,7 @@ def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) 
 
 @inlined
 def _local_steps(data: Any, lanes: Any, rule: Any, worker: Any, point: Any, width: Any) -> Any:
-    """Q local steps from the point; g becomes what they moved."""
+    """Take Q local steps from the point; g becomes how far they moved."""
     w, d = len(width), lanes.x.shape[0]
     for i in range(d):
         store(lanes.y, i * w, load(point, i * w, width))
@@ -273,9 +272,9 @@ def _local_steps(data: Any, lanes: Any, rule: Any, worker: Any, point: Any, widt
 
 @inlined
 def judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
-    """Note divergence and reached targets after measurement ``record``, taken at iteration t; True if all are done.
+    """Record divergence and reached targets after measurement ``record`` at iteration t; return True if all are done.
 
-    A lane that has had enough goes on with its block, but what it was like then is kept and nothing more is noted.
+    A stopped lane continues with its block, but its model and metrics at the stop are kept and it is not judged again.
     """
     w, row = len(width), record % lanes.metrics.shape[0]
     done = 0
@@ -295,7 +294,7 @@ def judge(lanes: Any, watch: Any, t: Any, record: Any, width: Any) -> Any:
                     lanes.stopped[lane] = t - (watch.window - 1) * watch.every
             elif record + 1 >= watch.window and value <= watch.target * watch.window:
                 mean = 0.0
-                for k in range(watch.window):  # summed anew, oldest first: a running sum would never get small
+                for k in range(watch.window):  # summed again, oldest first: a running sum would keep rounding errors
                     mean += lanes.ring[(record + 1 + k) % watch.window, lane]
                 if mean / watch.window <= watch.target:
                     lanes.stopped[lane] = t
@@ -321,7 +320,7 @@ def advance(
     t1: Any,
     width: Any,
 ) -> Any:
-    """Iterations t0 to t1 of all lanes; the iteration reached, which is less than t1 once every lane has had enough.
+    """Run iterations t0 to t1 of all lanes; return the iteration reached, less than t1 if every lane has stopped.
 
     With ``measured`` the metrics are taken here, every ``watch.every`` iterations; otherwise the caller does.
     """
@@ -329,7 +328,7 @@ def advance(
     due = watch.every - t0 % watch.every
     for t in range(t0, t1):
         weight = path.weight[t]
-        keep = path.write[t] * d * w  # the last slot is for points that nobody will read
+        keep = path.write[t] * d * w  # the last slot is for points that no job will read
         if weight != 0.0:
             worker = path.worker[t]
             point = pointer(lanes.points, path.read[t] * d * w)

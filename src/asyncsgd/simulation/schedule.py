@@ -1,4 +1,4 @@
-"""Who finishes when, without any numbers of the model: compiled, and equal to the core server on a plain clock."""
+"""Which worker finishes when, without the model: compiled, and equal to the core server on a plain clock."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Schedule:
     """Jobs in order of assignment and arrivals in order of time. A few bytes per job; no model anywhere."""
 
     workers: int
-    """n, all there from the start to the end."""
+    """n: the number of workers, all present from the start to the end."""
     job_worker: NDArray[np.int32]
     job_iteration: Ints
-    """s: the iteration of the point that the job was given."""
+    """s: the iteration of the point that the job got."""
     job_time: Floats
     job_cancelled: Ints
-    """First iteration without the job if it was cancelled, else -1; empty if no job was."""
+    """The first iteration without the job if it was cancelled, else -1; empty if no job was cancelled."""
     arrival_job: Ints
     arrival_time: Floats
     arrival_concurrency: Ints
@@ -41,16 +41,16 @@ class Schedule:
     in_flight: int
     """|C_T|."""
     early_from: int
-    """From this job on, jobs left with x^(t) while arrival t was being handled (the number of jobs if none did)."""
+    """The first job that left with x^(t) while the server handled arrival t (the number of jobs if there is none)."""
 
     @property
     def iterations(self) -> int:
-        """T: gradients that arrive."""
+        """T: the number of gradients that arrive."""
         return len(self.arrival_job)
 
     @property
     def jobs(self) -> int:
-        """How many jobs were handed out."""
+        """The number of jobs assigned."""
         return len(self.job_worker)
 
     @property
@@ -61,7 +61,7 @@ class Schedule:
         return entered
 
     def arrivals(self) -> Arrivals:
-        """Return the arrivals, which a replay follows."""
+        """Return the arrivals that a replay follows."""
         job = self.arrival_job
         return Arrivals(
             job=job,
@@ -92,7 +92,7 @@ class Schedule:
         )
 
     def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
-        """Return the full record: who worked when, and what a method made of it."""
+        """Return the full trace: which worker worked when, and the outcomes and steps of a method."""
         columns: dict[str, NDArray[Any]] = {
             "job": np.arange(self.jobs, dtype=np.int64),
             "worker": self.job_worker.astype(np.int64),
@@ -125,7 +125,7 @@ class Schedule:
         )
         cancelled = np.flatnonzero(self.job_cancelled >= 0)
         if cancelled.size:
-            # Whoever is left of a round is cancelled in order of assignment, when arrival `at - 1` has filled it.
+            # The remaining jobs of a round are cancelled in order of assignment, when arrival `at - 1` has filled it.
             at = self.job_cancelled[cancelled]
             first_of_round = np.flatnonzero(np.r_[True, at[1:] != at[:-1]])
             rank = np.arange(len(at)) - np.repeat(first_of_round, np.diff(np.r_[first_of_round, len(at)]))
@@ -143,7 +143,7 @@ class Schedule:
 
 
 def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed: int = 0) -> Schedule:
-    """Let all workers join at time 0 and hand out jobs by the rule until ``iterations`` gradients have arrived.
+    """Let all workers join at time 0 and assign jobs by the rule until ``iterations`` gradients have arrived.
 
     >>> from asyncsgd.core.dispatch import AlwaysBusy
     >>> from asyncsgd.simulation import durations
@@ -157,7 +157,7 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
     n = durations.workers
     rule = lower_dispatch(dispatch)
     if isinstance(rule, Reason):
-        fix = "simulate through the core server (asgd.simulate does so by itself)"
+        fix = "use asgd.simulate, which runs the core server for such rules"
         raise BadParameter("dispatch", type(dispatch).__name__, "has no compiled schedule", fix)
     limit, goal, jobs = rule.size(n, iterations)
     given = kernel.Given(
@@ -176,7 +176,7 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         raise BadParameter(
             "durations",
             f"{arrived} arrivals",
-            f"were all that ever came of {iterations} asked for: the workers left are stopped for good",
+            f"were all that arrived of {iterations}: the other workers are stopped for good",
             "give some worker a speed above 0 at the end, or ask for fewer iterations",
         )
     return Schedule(
@@ -194,7 +194,7 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
 
 
 def _room(durations: Durations, given: Any, flying: int, jobs: int) -> Any:
-    """Return all that the kernel writes to, for at most ``flying`` jobs at once and ``jobs`` in all."""
+    """Return the arrays that the kernel writes to, for at most ``flying`` jobs at once and ``jobs`` in all."""
     from asyncsgd.simulation import schedule_kernel as kernel
 
     leaves = 1 << max(0, flying - 1).bit_length()
@@ -227,7 +227,7 @@ def _trim(column: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def _rows(durations: Durations) -> Floats:
-    """What a hand-out reads and writes of a worker, side by side: one cache line."""
+    """Return, per worker and in one cache line, what assigning a job reads and writes."""
     from asyncsgd.simulation import schedule_kernel as kernel
 
     rows, lowered = _aligned(durations.workers, 8), durations.lowered
@@ -239,7 +239,7 @@ def _rows(durations: Durations) -> Floats:
 
 
 def _aligned(rows: int, columns: int) -> Floats:
-    """Room that begins on a cache line."""
+    """Return an array that begins on a cache line."""
     raw = np.empty(rows * columns + 8)
     start = (-raw.ctypes.data % 64) // 8
     return raw[start : start + rows * columns].reshape(rows, columns)

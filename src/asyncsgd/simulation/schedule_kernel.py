@@ -1,15 +1,14 @@
-"""Who finishes when: the dispatch rules of the core on a compiled clock. Integers and times only, no vectors.
+"""Which worker finishes when: the core's dispatch rules on a compiled clock, with integers and times only.
 
 It repeats `asyncsgd.simulation._simulate.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
-the tests hold the two against each other. What it writes, it writes in order: jobs as they are assigned, arrivals
-as they come.
+the tests compare the two. It writes jobs in the order of assignment and arrivals in the order of time.
 
-What arrives soon stands at the leaves of a tournament: every node holds the earlier of the two below it, so the next
-arrival is at the root, and a new job in the freed place replays one path. Which nodes that touches is known beforehand
-and no branch depends on who wins, so the processor does not have to guess, as it has with a heap.
+The next arrivals are the leaves of a tournament tree: every node holds the earlier of the two below it, so the next
+arrival is at the root, and a new job in the freed leaf updates one path to the root. The nodes on that path are known
+beforehand and no branch depends on the times, so the processor predicts every branch, unlike with a heap.
 
-With many in flight the tournament would not fit the cache. Then only arrivals up to a time ``soon`` are in it; those up
-to ``later`` lie unsorted in one list and the rest in another, appended in order, and move down when their time comes.
+With many in flight the tournament would not fit the cache. Then only arrivals up to a time ``soon`` are in it. Those up
+to ``later`` are unsorted in one list and the rest in another, and both move to the tree when their time comes.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from asyncsgd.simulation.lowering import ALWAYS_BUSY, BATCH, FIRST_OF, SHUFFLED,
 
 NEVER = int(np.array([np.inf]).view(np.int64)[0])  # the bit pattern of infinity
 ONE = np.uint64(1)
-SMALL = 4096  # that many arrivals are put into the tournament without further ado
+SMALL = 4096  # up to this many arrivals, all are in the tournament
 SAMPLE = 256
 NOBODY = 1 << 62  # the job of an empty place, after all others
 
-JOB, WORKER = range(2)  # of a place
+JOB, WORKER = range(2)  # the columns of a place
 
 # A worker's row, one cache line.
 FREE_AT, STARTED, DOWN, UP, KIND, SECONDS, SECOND = range(7)
@@ -38,12 +37,12 @@ FREE_AT, STARTED, DOWN, UP, KIND, SECONDS, SECOND = range(7)
 
 @borrowing
 def _place(tree: Any, places: Any, leaves: Any, place: Any, time: Any) -> Any:
-    """The arrival at this place is now at ``time``, of job ``places[place, JOB]``; play its matches to the root.
+    """Set the arrival at this place to ``time``, of job ``places[place, JOB]``, and update its path to the root.
 
     ``time`` is the bit pattern of the float, an integer: times are not negative, so it is in the same order, and the
     processor selects between integers without a branch.
     """
-    node = np.uint64(leaves + place)  # unsigned, which spares a check for negative indices
+    node = np.uint64(leaves + place)  # unsigned, which avoids a check for negative indices
     winner = place
     tree[node, 0] = time
     tree[node, 1] = winner
@@ -62,7 +61,7 @@ def _place(tree: Any, places: Any, leaves: Any, place: Any, time: Any) -> Any:
 
 @borrowing
 def _build(tree: Any, places: Any, leaves: Any) -> Any:
-    """Play all matches of a tournament whose leaves are set."""
+    """Compute all inner nodes of a tournament whose leaves are set."""
     for node in range(leaves - 1, 0, -1):
         first, second = 2 * node, 2 * node + 1
         wins = tree[first, 0] < tree[second, 0]
@@ -75,7 +74,7 @@ def _build(tree: Any, places: Any, leaves: Any) -> Any:
 
 @borrowing
 def _grow(tree: Any, places: Any, free: Any, leaves: Any) -> Any:
-    """Twice as many leaves; all old ones are taken."""
+    """Double the number of leaves. All old leaves are in use."""
     for place in range(leaves):
         tree[2 * leaves + place, 0] = tree[leaves + place, 0]
         tree[2 * leaves + place, 1] = place
@@ -95,7 +94,7 @@ def _clear(tree: Any, places: Any, leaves: Any, place: Any) -> Any:
 
 @borrowing
 def _quantile(times: Any, size: Any, share: Any, sample: Any) -> Any:
-    """A time that about one in ``share`` do not pass; if there are few, one that none does."""
+    """Return a time that about one in ``share`` times do not exceed; if there are few times, the largest."""
     if size <= SMALL:
         return NEVER
     stride = size // SAMPLE
@@ -121,10 +120,10 @@ def _refill(
     rows: Any,
     sample: Any,
 ) -> Any:
-    """Build a new tournament of what comes next: (its size, leaves, soon, later).
+    """Build a new tournament of the next arrivals; return (its size, leaves, soon, later).
 
-    The rows of those workers are read here, one after the other and for no other reason than that they are in the cache
-    when their jobs arrive: many reads at once cost hardly more than one.
+    It also reads the rows of those workers one after the other, only to bring them into the cache before their jobs
+    arrive: many reads at once cost hardly more than one.
     """
     if sizes[0] == 0:
         later = _quantile(waiting[1], sizes[1], 16, sample)
@@ -170,16 +169,16 @@ def _refill(
         _clear(tree, places, leaves, place)
         free[place - near] = leaves - 1 - (place - near)
     _build(tree, places, leaves)
-    sample[0] = np.int64(touched)  # so that the compiler does not leave the reads out
+    sample[0] = np.int64(touched)  # so that the compiler does not remove the reads
     return near, leaves, soon, later
 
 
 class Given(NamedTuple):
-    """What a schedule follows; only read."""
+    """The input of a schedule, which the kernel only reads."""
 
     rule: int
     limit: int
-    """Jobs in flight at most; for FIRST_OF how many a round asks."""
+    """The most jobs in flight; for FIRST_OF the number of workers that a round asks."""
     goal: int
     early: bool
     iterations: int
@@ -191,32 +190,32 @@ class Given(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a schedule writes to. The kernel allocates nothing; `asyncsgd.simulation.schedule` makes all of it."""
+    """The arrays that a schedule writes to. The kernel allocates nothing; `asyncsgd.simulation.schedule` makes them."""
 
     number: Any
     """One float."""
     bits: Any
-    """Its bit pattern: the same eight bytes."""
+    """The bit pattern of that float: the same eight bytes."""
     tree: Any
     """(2 · leaves, 2): bits of the time and place; the root is node 1, the leaves are the second half."""
     places: Any
-    """(leaves, 2): whose arrival it is, or NOBODY, and its worker."""
+    """(leaves, 2): the job that arrives, or NOBODY for an empty place, and its worker."""
     free: Any
     """Per leaf: a stack of empty places."""
     waiting: Any
-    """For `_refill`, as the three that follow."""
+    """For `_refill`, like the next three."""
     who: Any
     sizes: Any
     sample: Any
     rows: Any
     """Per worker: FREE_AT, STARTED, ..."""
     order: Any
-    """Per worker: idle ones as a ring, or the present shuffle, or who was asked in this round."""
+    """Per worker: the idle ones as a ring, or the present shuffle, or the workers asked in this round."""
     job_worker: Any
     job_iteration: Any
     job_time: Any
     job_cancelled: Any
-    """Iteration at which it was cancelled, or -1; empty for rules that never cancel."""
+    """The iteration at which the job was cancelled, or -1; empty for rules that never cancel."""
     arrival_job: Any
     arrival_time: Any
     arrival_concurrency: Any
@@ -224,8 +223,8 @@ class Room(NamedTuple):
 
 @borrowing
 def run(given: Any, room: Any) -> Any:
-    """(jobs, arrivals, in flight, jobs of the first hand-out); fewer arrivals than asked for if nobody comes."""
-    # Fields go into locals, and helpers get single arrays: a tuple of arrays that is passed on is copied every time.
+    """Return (jobs, arrivals, in flight, jobs assigned first); there are fewer arrivals if all workers have stopped."""
+    # Fields become locals, and helpers get single arrays, because passing a tuple of arrays copies it every time.
     rule, limit, goal, early = given.rule, given.limit, given.goal, given.early
     lowered, iterations, seed, state = given.durations, given.iterations, given.seed, given.stream
     number, bits, tree, places, free = room.number, room.bits, room.tree, room.places, room.free
@@ -248,13 +247,13 @@ def run(given: Any, room: Any) -> Any:
     vacant = -1  # the place of the job that has just arrived
     root = derive(seed, STREAM)
     first_idle, idle = 0, n  # ALWAYS_BUSY
-    turn = n  # BATCH and SHUFFLED: the next one of the order
+    turn = n  # BATCH and SHUFFLED: the next place in the order
     asked, kept = 0, 0  # FIRST_OF
     initial = 0
     now = 0.0
     t = 0
     while True:
-        # Hand out. The first new job takes the place of the one that has just arrived.
+        # Assign jobs. The first new job takes the place of the one that has just arrived.
         point = t - 1 if early and t > 0 else t
         if rule == FIRST_OF:
             full = kept >= goal
@@ -285,7 +284,7 @@ def run(given: Any, room: Any) -> Any:
                 first_idle = first_idle + 1 if first_idle + 1 < n else 0
                 idle -= 1
             elif rule == BATCH:
-                # `turn` runs through the workers while a batch is being handed out
+                # `turn` runs through the workers while a batch is assigned
                 if turn == n:
                     if in_flight > 0:
                         break

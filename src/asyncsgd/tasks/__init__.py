@@ -1,4 +1,7 @@
-"""What a job computes: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``."""
+"""Tasks, which compute updates: ``initial() -> x``, ``update(x, worker, seed) -> vector``, ``evaluate(x) -> dict``.
+
+docs/howto/task.md shows how to write your own.
+"""
 
 from asyncsgd.core.errors import BadTask
 from asyncsgd.tasks._torch import torch

@@ -1,4 +1,4 @@
-"""What the built-in tasks share: constants, and compiled kernels behind the three methods."""
+"""The three methods of a task, and what the built-in tasks add: constants and compiled kernels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, is_id
 from asyncsgd.core.vectors import Vector
 
-# --------------------------------------------------------------------------------------------------------------
-# What the entries of ``task.lowered`` mean: ``(kind, params, A, B, labels, bounds)``.
+# The entries of ``task.lowered``, ``(kind, params, A, B, labels, bounds)``:
 # ========== ================================== =============== ======================================== =========
 # kind       params                             A               B                                        labels
 # ========== ================================== =============== ======================================== =========
@@ -28,54 +27,52 @@ from asyncsgd.core.vectors import Vector
 QUADRATIC, LEAST_SQUARES, LOGISTIC, SOFTMAX = 0, 1, 2, 3
 RIDGE, BATCH, MINIMUM, CLASSES, HEADER = 0, 1, 2, 3, 4
 BLOCK = 64
-"""Rows of data worked on together: their lanes fit into the first-level cache."""
+"""The number of rows of data that kernels process together: their lanes fit into the first-level cache."""
 
 
 def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
-    """How many rows of lanes the kernels need; single lanes are written up to seven beyond the last."""
+    """Return the rows of lanes that the kernels need; single lanes write up to seven beyond the last."""
     if kind == QUADRATIC:
         return 2 * dim
     return max(BLOCK, dim + 1 + classes) + 8
 
 
-# --------------------------------------------------------------------------------------------------------------
-# The three methods that make a task, and what the built-in ones add to them.
 # **Your own task** is a class with the methods of `Task`; inherit from nothing. Attributes that help, all optional:
 # ``workers``, ``heterogeneous``, and the constants ``smoothness``, ``noise_variance``, ``heterogeneity``, ``optimum``,
 # ``minimum``. `asyncsgd.tasks.check_task` tests it.
 # **Shared memory.** If it also has ``update_into(x, worker, seed, out)``, which writes into the vector ``out`` what
-# ``update(x, worker, seed)`` returns, engines call that one, and a large update is not copied once more. x is read-only
+# ``update(x, worker, seed)`` returns, engines call that method, which avoids one copy of a large update. x is read-only
 # and does not change during the call.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
-# refuse more: pass `narrow_seed` of the seed on.
-# **Fast path.** If it also has ``compiled = (gradient, data)`` (`CompiledTask`), runs of it are replayed in compiled
-# code.
+# refuse more: pass ``narrow_seed(seed)`` to them. **Fast path.** If it also has ``compiled = (gradient, data)``
+# (`CompiledTask`), runs of it are replayed in compiled code.
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What is to be minimised. ``update`` must depend on nothing but its arguments, so that a job can be repeated.
+    """The function to minimise. ``update`` must depend on nothing but its arguments, so that a job can be repeated.
 
-    A task whose data differ from worker to worker says so with an attribute ``heterogeneous = True``.
+    A task whose data differ from worker to worker has an attribute ``heterogeneous = True``. docs/howto/task.md shows
+    how to write a task.
     """
 
     def initial(self) -> Vector:
-        """Where to start: one flat vector of float32 or float64."""
+        """Return the starting point: one flat vector of float32 or float64."""
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """A stochastic gradient of this worker's function at x, with the randomness of ``seed``.
+        """Return a stochastic gradient of this worker's function at x, with the randomness of ``seed``.
 
         ``seed`` is an integer below 2**64; see `narrow_seed` for libraries that take fewer bits.
         """
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Numbers to report about x, "loss" among them if there is one."""
+        """Return numbers to report about x, with "loss" if there is one."""
 
 
 @runtime_checkable
 class WritingTask(Task, Protocol):
-    """A task that writes its updates where they are wanted."""
+    """A task that writes its updates into a given vector."""
 
     def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
         """Write into ``out``, a vector like x, what ``update(x, worker, seed)`` returns, to the bit."""
@@ -101,12 +98,12 @@ class CompiledTask(Task, Protocol):
 
 
 def is_heterogeneous(task: Task) -> bool:
-    """Whether the task says that its data differ from worker to worker."""
+    """Return whether the task declares that its data differ from worker to worker."""
     return bool(getattr(task, "heterogeneous", False))
 
 
 def check_job(worker: Any, seed: Any, workers: int | None) -> None:
-    """Refuse a worker that is not one of ``workers`` (None: of any number), and a seed that is not an integer.
+    """Raise unless the worker is one of ``workers`` (None for any number) and the seed is an integer.
 
     >>> check_job(2, 0, 2)
     Traceback (most recent call last):
@@ -162,7 +159,7 @@ class BuiltIn:
     minimum: float | None
     """f*, None if it is unknown."""
     exact: frozenset[str]
-    """Which of the five constants are exact; the docstring of each task says what the others are."""
+    """The names of those of the five constants that are exact; the docstring of each task describes the others."""
     heterogeneous: bool
     """Whether the workers' functions differ."""
     deterministic: bool
@@ -176,11 +173,11 @@ class BuiltIn:
         return f"{type(self).__name__}(dimension={self.dimension}, workers={self.workers})"
 
     def initial(self) -> Vector:
-        """The origin."""
+        """Return the origin."""
         return np.zeros(self.dimension)
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """The stochastic gradient of f_worker at x; noise and mini-batch are drawn from ``seed``."""
+        """Return the stochastic gradient of f_worker at x; noise and mini-batch are drawn from ``seed``."""
         from asyncsgd.tasks import kernels  # loads numba
 
         check_job(worker, seed, self.workers)
@@ -190,7 +187,7 @@ class BuiltIn:
         return out[:, 0]
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """The "loss" f(x) - f* (f(x) if f* is unknown), the "gradient_norm" ‖∇f(x)‖, the "distance" ‖x - x*‖."""
+        """Return "loss" f(x) - f* (f(x) if f* is unknown), "gradient_norm" ‖∇f(x)‖ and "distance" ‖x - x*‖."""
         from asyncsgd.tasks import kernels  # loads numba
 
         point, result, scratch, full = self._lane(x), np.empty(1), self._scratch(), np.empty((self.dimension, 1))
@@ -205,7 +202,7 @@ class BuiltIn:
         return values
 
     def _lane(self, x: Vector) -> Floats:
-        """A copy of x as one lane: a copy, since x may be a read-only view, which numba takes for another type."""
+        """Return a copy of x as one lane. It is a copy because numba treats a read-only view as another type."""
         lane = np.array(x, np.float64)
         if lane.shape != (self.dimension,):
             raise BadParameter("x", f"shape {lane.shape}", "does not fit the task", f"pass {self.dimension} numbers")

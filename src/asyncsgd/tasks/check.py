@@ -1,4 +1,4 @@
-"""A check that every task should pass, also yours."""
+"""A check that every task should pass, including your own."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from asyncsgd.tasks.base import narrow_seed
 
 
 def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:
-    """Raise `BadTask`, naming what is wrong and the fix, unless the task keeps the contract of `Task`.
+    """Raise `BadTask` with the problem and the fix unless the task fulfils the contract of `Task`.
 
-    Checked at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and that
-    ``update`` depends on (x, worker, seed) alone. ``update_into`` and a ``compiled`` gradient must give the bits of
-    ``update``.
+    It checks at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and
+    that ``update`` depends on (x, worker, seed) alone. ``update_into`` and a ``compiled`` gradient must give the bits
+    of ``update``.
 
     Args:
-        task: What to check.
-        workers: How many there are; by default ``task.workers``, or 1.
-        slope: Whether the mean of ``draws`` updates is compared with the slope of ``evaluate(x)["loss"]``, found by
+        task: The task to check.
+        workers: The number of workers; by default ``task.workers``, or 1.
+        slope: Whether to compare the mean of ``draws`` updates with the slope of ``evaluate(x)["loss"]``, found by
             finite differences. Only for tasks whose updates are unbiased gradients of that loss.
-        draws: See ``slope``; spread over all workers.
-        seed: Draws points, directions and seeds.
+        draws: The number of updates for ``slope``, spread over all workers.
+        seed: Seed for points, directions and the seeds of jobs.
 
     >>> from asyncsgd import tasks
     >>> tasks.check_task(tasks.quadratic(workers=3, noise=0.1), slope=True)
@@ -81,7 +81,7 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
         raise BadTask(f"{name} returns an array that the next call overwrites; return a new one")
     again = _updated(task, x.copy(), worker, seed)
     if not _same(again, kept):
-        raise BadTask(f"{name} gives two answers; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
+        raise BadTask(f"{name} is not repeatable; draw all randomness from the seed, e.g. np.random.default_rng(seed)")
     if callable(getattr(task, "update_into", None)):
         _check_into(task, x, worker, seed, kept)
     compiled = getattr(task, "compiled", None)
@@ -94,7 +94,7 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
 
 
 def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
-    """What ``update`` returns; its errors are explained where we know why."""
+    """Return what ``update`` returns; explain its errors if the reason is known."""
     try:
         return task.update(x, worker, seed)
     except (OverflowError, TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
 def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) -> None:
     name = f"update_into(x, {worker}, {seed}, out)"
     rooms = [np.frombuffer(mmap(-1, x.nbytes + x.itemsize), x.dtype) for _ in range(2)]
-    for place in (0, 1, 1):  # as in an engine, where a page begins; anywhere; and where it has written before
+    for place in (0, 1, 1):  # at the start of a page, as in an engine; elsewhere; and where it has written before
         here, out = (room[place : place + len(x)] for room in rooms)
         here[:], out[:] = x, np.nan
         here.flags.writeable = False
@@ -156,5 +156,5 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
     if abs(mean - slope) > allowed:
         raise BadTask(
             f"the updates' mean slope is {mean:.6g}, that of the loss {slope:.6g} (allowed difference {allowed:.2g}); "
-            "they are no unbiased gradients of it"
+            "they are not unbiased gradients of it"
         )

@@ -1,4 +1,4 @@
-"""Who gets which rows. Every row goes to exactly one worker, and nobody is left without."""
+"""Rows of data, and which worker holds which: every row belongs to one worker, and every worker has rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from asyncsgd.core.random import derive
 from asyncsgd.core.validate import count, integer, nearest, nonnegative, positive
 from asyncsgd.tasks.base import ALL, Floats, Integers
 
-# --------------------------------------------------------------------------------------------------------------
-# Rows of data and who holds them: what least squares, logistic and softmax regression have in common.
-
-
 Split = str | Sequence[ArrayLike]
 
 
@@ -26,11 +22,11 @@ class Rows:
     """Rows sorted by the worker that holds them."""
 
     order: Integers
-    """Where each row was in the data as given."""
+    """The place of each row in the given data."""
     bounds: Integers
     """First and one past the last row of worker i at 2i and 2i + 1."""
     weights: Floats
-    """What each row counts in f, the mean of the f_i, of which each is the mean over its rows."""
+    """The weight of each row in f, the mean of the f_i, each of which is the mean over its rows."""
     shared: bool
     """Whether every worker holds all rows."""
     batch: int
@@ -39,11 +35,11 @@ class Rows:
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return len(self.bounds) // 2
 
     def parts(self) -> Iterator[slice]:
-        """The rows of each worker; once only if all hold the same."""
+        """Yield the rows of each worker; only once if all hold the same rows."""
         for i in range(1 if self.shared else self.workers):
             yield slice(int(self.bounds[2 * i]), int(self.bounds[2 * i + 1]))
 
@@ -76,7 +72,7 @@ def share_out(
 
 
 def table(name: str, values: ArrayLike) -> Floats:
-    """A matrix of finite numbers."""
+    """Return the values as a matrix; raise unless they are finite numbers."""
     try:
         matrix = np.array(values, np.float64, order="C")
     except (TypeError, ValueError):
@@ -89,7 +85,7 @@ def table(name: str, values: ArrayLike) -> Floats:
 
 
 def column(name: str, values: ArrayLike, n_rows: int) -> NDArray[Any]:
-    """One value per row."""
+    """Return the values as an array; raise unless there is one value per row."""
     array = np.asarray(values)
     if array.shape != (n_rows,):
         raise BadParameter(name, f"shape {array.shape}", f"does not fit {n_rows} rows", "pass one value per row")
@@ -99,7 +95,7 @@ def column(name: str, values: ArrayLike, n_rows: int) -> NDArray[Any]:
 
 
 def linear_moments(a: Floats, slopes: Floats) -> tuple[Floats, float]:
-    """(mean, mean squared norm) of the gradients slope_r · a_r."""
+    """Return (mean, mean squared norm) of the gradients slope_r · a_r."""
     return a.T @ slopes / len(a), float((slopes**2 * (a * a).sum(axis=1)).mean())
 
 
@@ -111,7 +107,7 @@ def constants(
     minimum: float | None,
     dimension: int,
 ) -> dict[str, Any]:
-    """The fields of `BuiltIn` that follow from the rows in the same way for every task.
+    """Return the fields of `BuiltIn` that follow from the rows in the same way for every task.
 
     L is the largest over workers. σ² and ζ_i² are those at x*, found by enumerating the rows (at x_0 if there is no
     x*): exact there, and a guide elsewhere, so `exact` holds them only where they are 0 everywhere.
@@ -119,7 +115,7 @@ def constants(
     """
     at = np.zeros(dimension) if optimum is None else optimum
     parts = list(rows.parts())
-    # Of one row, a mini-batch is no draw at all.
+    # With one row, every mini-batch is the same, so there is no noise.
     noisy = bool(rows.batch) and any(part.stop - part.start > 1 for part in parts)
     both = [moments(at, part) for part in parts]
     means = np.array([mean for mean, _ in both])
@@ -154,7 +150,7 @@ def newton(
     scale: float,
     regular: bool,
 ) -> Floats | None:
-    """The minimiser of a smooth convex function, or None if ‖gradient‖ ≤ 1e-12·scale cannot be reached.
+    """Return the minimiser of a smooth convex function, or None if ‖gradient‖ ≤ 1e-12·scale cannot be reached.
 
     Unless the Hessian is ``regular``, steps are least-squares solutions, and the answer is the minimiser of least norm.
     """
@@ -165,7 +161,7 @@ def newton(
         curved = hessian(x)
         step = np.linalg.solve(curved, g) if regular else np.linalg.lstsq(curved, g, rcond=1e-13)[0]
         length, here, slope = 1.0, loss(x), float(g @ step)
-        # Near the end the loss is all rounding; there the full step is right.
+        # Near the minimum, differences of the loss are only rounding errors, and the full step is right.
         while (
             slope > 1e-10 * abs(here) and length > 1e-8 and not loss(x - length * step) <= here - 0.25 * length * slope
         ):
@@ -186,7 +182,7 @@ KINDS = ("iid", "dirichlet", "label")
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """How the rows of one dataset are shared out among workers; `split` makes and checks it."""
+    """How the rows of one dataset are split among workers; `split` makes and checks it."""
 
     kind: str | Sequence[ArrayLike]
     workers: int
@@ -195,11 +191,11 @@ class DataSplit:
 
     @property
     def by_label(self) -> bool:
-        """Whether the labels of the rows decide."""
+        """Whether the split depends on the labels of the rows."""
         return isinstance(self.kind, str) and self.kind != "iid"
 
     def parts(self, n_rows: int, labels: Any = None) -> list[RowNumbers]:
-        """Return the row numbers of every worker; ``labels`` where `by_label`."""
+        """Return the row numbers of every worker; ``labels`` are needed if `by_label`."""
         parts = split_rows(self.kind, n_rows, self.workers, labels, self.alpha, self.seed)
         assert parts is not None
         return parts
@@ -208,12 +204,12 @@ class DataSplit:
 def split(
     kind: str | Sequence[ArrayLike], *, workers: int | None = None, alpha: float = 0.3, seed: int = 0
 ) -> DataSplit:
-    """Say how one dataset is split among workers: every row goes to exactly one, and each worker gets at least one.
+    """Choose how one dataset is split among workers: every row goes to exactly one, and each worker gets at least one.
 
     Args:
         kind: "iid": at random, in equal parts. "dirichlet": each class in proportions drawn from Dirichlet(α). "label":
             sorted by label, in equal parts. Or one list of row numbers per worker.
-        workers: Among how many workers; for lists of row numbers, as many as there are lists.
+        workers: The number of workers; for lists of row numbers it is the number of lists.
         alpha: α of "dirichlet": the smaller, the less alike the workers' data.
         seed: Seed for the random choices of the split.
 
@@ -226,7 +222,7 @@ def split(
         if kind not in KINDS:
             raise BadParameter("kind", kind, "is not a split", nearest(kind, KINDS))
         if workers is None:
-            raise BadParameter("workers", None, f"is missing to split the data ({kind!r})", "say among how many")
+            raise BadParameter("workers", None, f"is missing to split the data ({kind!r})", "pass workers=4")
     elif not isinstance(kind, Sequence | np.ndarray):
         fix = "pass one list of row numbers per worker, or one of: " + ", ".join(KINDS)
         raise BadParameter("kind", kind, "is not a split", fix)
@@ -240,7 +236,7 @@ def split(
 
 
 def iid_split(n_rows: int, workers: int, seed: int = 0) -> list[RowNumbers]:
-    """At random, in parts that differ by at most one row.
+    """Split at random, in parts that differ by at most one row.
 
     >>> [len(part) for part in iid_split(10, 3)]
     [4, 3, 3]
@@ -251,9 +247,9 @@ def iid_split(n_rows: int, workers: int, seed: int = 0) -> list[RowNumbers]:
 
 
 def dirichlet_split(labels: ArrayLike, workers: int, alpha: float = 0.3, seed: int = 0) -> list[RowNumbers]:
-    """Each class is shared out in proportions drawn from Dirichlet(α): the smaller α, the less alike the workers.
+    """Split each class in proportions drawn from Dirichlet(α): the smaller α, the more the workers' data differ.
 
-    A worker that would end up with nothing takes one row from whoever has the most. Hsu, Qi and Brown,
+    A worker that would get no row takes one from the worker with the most rows. Hsu, Qi and Brown,
     *Measuring the effects of non-identical data distribution*, 2019.
     """
     classes = _one_dimensional(labels)
@@ -273,7 +269,7 @@ def dirichlet_split(labels: ArrayLike, workers: int, alpha: float = 0.3, seed: i
 
 
 def label_split(labels: ArrayLike, workers: int) -> list[RowNumbers]:
-    """Sorted by label and cut into equal parts, so that each worker sees as few labels as possible.
+    """Sort by label and cut into equal parts, so that each worker sees as few labels as possible.
 
     >>> label_split([1, 0, 1, 0], 2)
     [array([1, 3]), array([0, 2])]
@@ -286,7 +282,7 @@ def label_split(labels: ArrayLike, workers: int) -> list[RowNumbers]:
 def split_rows(
     split: str | Sequence[ArrayLike], n_rows: int, workers: int, labels: Any, alpha: float, seed: int
 ) -> list[RowNumbers] | None:
-    """The parts that ``split`` names, or None if all workers share all rows."""
+    """Return the parts that ``split`` names, or None if all workers share all rows."""
     count("workers", workers)
     if not isinstance(split, str):
         return _given(split, n_rows, workers)

@@ -1,9 +1,9 @@
-"""Gradients and losses of the built-in tasks, compiled, for several runs at once.
+"""Compiled gradients and losses of the built-in tasks, for several runs at once.
 
 ``data`` is ``task.lowered``: ``(kind, params, A, B, labels, bounds)`` with the same types for every task. Vectors have
-the shape (d, W), the lane last; ``width`` is a tuple of W zeros, so that W is known when compiling. Every lane sees
-the roundings of a single run: all sums run in the order of their index. ``x``, ``out`` and ``scratch`` may be arrays
-or addresses (`asyncsgd.compiled.lanes.pointer`), which are cheaper to hand over.
+the shape (d, W), the lane last; ``width`` is a tuple of W zeros, so that W is known when compiling. Every lane rounds
+like a single run: all sums run in the order of their index. ``x``, ``out`` and ``scratch`` may be arrays or addresses
+(`asyncsgd.compiled.lanes.pointer`), which are cheaper to pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from asyncsgd.compiled.products import V8, add_scaled, combine
 from asyncsgd.compiled.random import below, output
 from asyncsgd.tasks.base import BATCH, BLOCK, CLASSES, HEADER, LOGISTIC, MINIMUM, QUADRATIC, RIDGE, SOFTMAX
 
-# --------------------------------------------------------------------------------------------------------------
 # ½xᵀHx - b·x for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 
 
@@ -49,7 +48,7 @@ def add_noise(additive: Any, multiplicative: Any, d: Any, seeds: Any, out: Any, 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def excess(hessian: Any, optimum: Any, d: Any, x: Any, result: Any, scratch: Any, width: Any) -> None:
-    """½(x - x*)ᵀH(x - x*) = f(x) - f*, which loses no digits near x*."""
+    """Compute ½(x - x*)ᵀH(x - x*) = f(x) - f*, which loses no digits near x*."""
     w = len(width)
     image = pointer(scratch, d * w)
     for i in range(d):
@@ -62,7 +61,6 @@ def excess(hessian: Any, optimum: Any, d: Any, x: Any, result: Any, scratch: Any
     store(result, 0, 0.5 * total)
 
 
-# --------------------------------------------------------------------------------------------------------------
 # Least squares and logistic regression for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 
 
@@ -180,7 +178,6 @@ def linear_loss(
     store(result, 0, total - at(params, MINIMUM))
 
 
-# --------------------------------------------------------------------------------------------------------------
 # Multinomial logistic regression for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).
 # x holds the weight of feature j for class k at j·classes + k.
 
@@ -297,7 +294,7 @@ def softmax_loss(
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def gradient(data: Any, x: Any, worker: Any, seeds: Any, out: Any, scratch: Any, width: Any) -> None:
-    """The stochastic gradient of ``worker`` at x into ``out``; each lane draws from its own seed."""
+    """Write the stochastic gradient of ``worker`` at x into ``out``; each lane draws from its own seed."""
     kind, rows, d = data[0], extent(data, 2, 0), extent(data, 2, 1)
     params, a, b = member(data, 1), member(data, 2), member(data, 3)
     at_x, result, draws, work = pointer(x, 0), pointer(out, 0), pointer(seeds, 0), pointer(scratch, 0)
@@ -320,7 +317,7 @@ def gradient(data: Any, x: Any, worker: Any, seeds: Any, out: Any, scratch: Any,
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def full_gradient(data: Any, x: Any, out: Any, scratch: Any, width: Any) -> None:
-    """∇f(x), the mean over all workers, without noise."""
+    """Compute ∇f(x), the mean over all workers, without noise."""
     kind, rows, d = data[0], extent(data, 2, 0), extent(data, 2, 1)
     params, a, b = member(data, 1), member(data, 2), member(data, 3)
     at_x, result, work = pointer(x, 0), pointer(out, 0), pointer(scratch, 0)
@@ -335,7 +332,7 @@ def full_gradient(data: Any, x: Any, out: Any, scratch: Any, width: Any) -> None
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def loss(data: Any, x: Any, result: Any, scratch: Any, width: Any) -> None:
-    """What ``task.evaluate`` calls "loss", per lane: f(x) - f* where f* is known, f(x) otherwise."""
+    """Compute the "loss" of ``task.evaluate`` per lane: f(x) - f* if f* is known, else f(x)."""
     kind, rows, d = data[0], extent(data, 2, 0), extent(data, 2, 1)
     params, a, b = member(data, 1), member(data, 2), member(data, 3)
     at_x, values, work = pointer(x, 0), pointer(result, 0), pointer(scratch, 0)
@@ -349,7 +346,7 @@ def loss(data: Any, x: Any, result: Any, scratch: Any, width: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def norm(vectors: Any, dim: Any, result: Any, width: Any) -> None:
-    """The Euclidean norm of every lane of ``dim`` coordinates."""
+    """Compute the Euclidean norm of every lane of ``dim`` coordinates."""
     w = len(width)
     total = splat(0.0, width)
     for i in range(dim):
@@ -360,7 +357,7 @@ def norm(vectors: Any, dim: Any, result: Any, width: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 def distance(vectors: Any, point: Any, dim: Any, result: Any, width: Any) -> None:
-    """How far every lane is from one point of ``dim`` coordinates."""
+    """Compute the distance of every lane from one point of ``dim`` coordinates."""
     w = len(width)
     total = splat(0.0, width)
     for i in range(dim):

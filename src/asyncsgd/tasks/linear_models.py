@@ -1,4 +1,4 @@
-"""Logistic regression with two classes."""
+"""Linear regression, and logistic regression with two classes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from asyncsgd.core.validate import count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import LEAST_SQUARES, LOGISTIC, NO_INTEGERS, BuiltIn, Floats, Integers, scratch_rows
 from asyncsgd.tasks.data import Rows, Split, column, constants, linear_moments, newton, share_out, table
-
-# --------------------------------------------------------------------------------------------------------------
-# Linear regression.
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -42,16 +39,16 @@ def least_squares(
     split: Split = "shared",
     seed: int = 0,
 ) -> LeastSquares:
-    """Linear regression on given rows.
+    """Make a linear regression task from given rows.
 
     Args:
         features: One row per example.
         targets: One number per example.
-        workers: How many there are.
+        workers: The number of workers.
         batch: Size of the mini-batches, drawn with replacement from the worker's rows; None: all its rows.
         ridge: Weight of ½‖x‖².
         split: "shared" (every worker holds all rows), "iid", or one list of rows per worker.
-        seed: Draws the split.
+        seed: Seed for the split.
 
     >>> task = least_squares([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
     >>> task.optimum.round(12).tolist(), task.smoothness
@@ -100,7 +97,7 @@ class Logistic(BuiltIn):
     rows: Rows
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Also "accuracy": the share of rows on the right side."""
+        """Return the usual metrics and "accuracy", the share of rows on the right side."""
         right = float(np.mean((self.features @ np.asarray(x)) * self.signs > 0))
         return {**super().evaluate(x), "accuracy": right}
 
@@ -118,15 +115,15 @@ def logistic(
     split: Split = "shared",
     alpha: float = 0.3,
 ) -> Logistic:
-    """Logistic regression on given rows, or on random ones with random labels: the paper's function (ii).
+    """Make a logistic regression task from given rows, or from random ones with random labels (paper's function (ii)).
 
     Args:
         m: Number of random rows, N(0, 1) each.
         dim: Number of their features.
-        workers: How many there are.
+        workers: The number of workers.
         batch: Size of the mini-batches, drawn with replacement from the worker's rows; None: all its rows.
         ridge: Weight of ½‖x‖².
-        seed: Draws the random rows and the split.
+        seed: Seed for the random rows and the split.
         features: One row per example, in place of random ones.
         labels: One per row of ``features``, of two kinds; the larger one counts as 1.
         split: "shared" (every worker holds all rows), "iid", "label", "dirichlet", or one list of rows per worker.
@@ -205,7 +202,7 @@ def _build(a: Floats, signs: Integers, rows: Rows) -> Logistic:
 
 
 def separable(signed: Floats) -> bool:
-    """Whether some x has signed·x ≤ 0 and not all 0: then the loss falls forever along x, and f has no minimiser."""
+    """Return whether some x has signed·x ≤ 0 and not all 0: then the loss falls for ever along x."""
     from scipy.optimize import linprog
 
     dim = signed.shape[1]

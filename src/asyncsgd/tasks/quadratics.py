@@ -1,4 +1,4 @@
-"""Quadratics, for which everything the theory speaks of is known exactly."""
+"""Quadratics, for which all constants of the theory are known exactly."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def quadratic(
     seed: int = 0,
     rotate: bool = True,
 ) -> Quadratic:
-    """A quadratic with eigenvalues equally spaced in a range and b ~ N(0, 1).
+    """Make a quadratic task with eigenvalues equally spaced in a range and b ~ N(0, 1).
 
     Args:
         dim: Number of coordinates.
         eigenvalues: Smallest and largest eigenvalue of the Hessian.
-        workers: How many there are.
+        workers: The number of workers.
         noise: σ of the additive Gaussian noise: variance σ² in all, σ²/dim per coordinate.
         heterogeneity: A number ζ: the workers' b_i are scattered so that the mean of ζ_i² is ζ². Or one ζ_i per
             worker, which then hold exactly; none may exceed the sum of the others, as Σ(b_i - b) = 0.
         multiplicative: Standard deviation m of a factor 1 + m·z, z ~ N(0, 1), on the whole gradient.
-        seed: Draws the rotation and b_i.
+        seed: Seed for the rotation and the b_i.
         rotate: Whether the eigenvectors are random (a dense Hessian) or the axes.
 
     >>> task = quadratic(dim=3, eigenvalues=(1, 4), workers=2, heterogeneity=0.5)
@@ -75,7 +75,7 @@ def quadratic(
 
 
 def paper_quadratic(seed: int = 0, dim: int = 10, workers: int = 2) -> Quadratic:
-    """½‖Ax - b‖², A symmetric with eigenvalues equally spaced in [1, 2], b ~ N(0, 1): the paper's function (i).
+    """Make ½‖Ax - b‖², A symmetric with eigenvalues equally spaced in [1, 2], b ~ N(0, 1): the paper's function (i).
 
     That is ½xᵀHx - c·x + ½‖b‖² with H = A², c = Ab; f* = 0.
 
@@ -135,7 +135,7 @@ def _rotation(dim: int, random: np.random.Generator) -> Floats:
 
 
 def _symmetric(matrix: Floats) -> Floats:
-    """Symmetric to the last bit, which the kernel relies on."""
+    """Return the matrix made symmetric to the last bit, which the kernel relies on."""
     return np.ascontiguousarray((matrix + matrix.T) / 2)
 
 
@@ -147,7 +147,7 @@ def _hessian(spectrum: Floats, random: np.random.Generator | None) -> Floats:
 
 
 def _shifts(heterogeneity: float | Sequence[float], workers: int, dim: int, random: np.random.Generator) -> Floats:
-    """b_i - mean b, one row per worker."""
+    """Return b_i - mean b, one row per worker."""
     if np.ndim(heterogeneity):
         return _closed(np.asarray(heterogeneity, float), workers, dim, random)
     nonnegative("heterogeneity", heterogeneity)
@@ -162,7 +162,7 @@ def _shifts(heterogeneity: float | Sequence[float], workers: int, dim: int, rand
 
 
 def _closed(lengths: Floats, workers: int, dim: int, random: np.random.Generator) -> Floats:
-    """Random vectors of given lengths whose sum is zero: a closed polygon."""
+    """Return random vectors of given lengths whose sum is zero: a closed polygon."""
     if lengths.shape != (workers,):
         raise BadParameter(
             "heterogeneity", lengths.tolist(), f"has not one entry per worker ({workers})", "give one ζ_i each"
@@ -173,7 +173,7 @@ def _closed(lengths: Floats, workers: int, dim: int, random: np.random.Generator
         raise BadParameter(
             "heterogeneity",
             lengths.tolist(),
-            "cannot be: the deviations from the mean add up to zero, so no ζ_i exceeds the sum of the others",
+            "is impossible: the deviations from the mean add up to zero, so no ζ_i exceeds the sum of the others",
             "lower the largest",
         )
     longest = float(lengths.max())
@@ -189,7 +189,7 @@ def _closed(lengths: Floats, workers: int, dim: int, random: np.random.Generator
     cosine = np.clip((c * c - a * a - b * b) / (2 * a * b), -1.0, 1.0)
     if dim == 1 and abs(cosine) < 1 - 1e-12:
         given = (longest * lengths).tolist()
-        raise BadParameter("heterogeneity", given, "cannot be in one dimension", "pass dim >= 2")
+        raise BadParameter("heterogeneity", given, "is impossible in one dimension", "pass dim >= 2")
     u = np.zeros((3, max(dim, 2)))
     u[0, 0], u[1, 0], u[1, 1] = 1.0, cosine, np.sqrt(1 - cosine * cosine)
     u[2] = -(a * u[0] + b * u[1]) / c if c > 1e-12 else 0.0

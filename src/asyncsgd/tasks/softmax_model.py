@@ -40,7 +40,7 @@ class Softmax(BuiltIn):
     test_labels: Integers
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Also "accuracy" on the held-out rows, or on those it learns from if none were held out."""
+        """Return the usual metrics and "accuracy" on the held-out rows, or on the training rows if there are none."""
         scores = self.test_features @ np.asarray(x).reshape(-1, self.classes)
         return {**super().evaluate(x), "accuracy": float(np.mean(scores.argmax(axis=1) == self.test_labels))}
 
@@ -60,22 +60,25 @@ def softmax(
     m: int = 100,
     dim: int = 20,
 ) -> Softmax:
-    """Multinomial logistic regression on given rows, or on random ones with random labels.
+    """Make a multinomial logistic regression task from given rows, or from random ones with random labels.
 
     Args:
         features: One row per example.
         labels: One per row: integers from 0 to classes - 1.
-        classes: How many there are; by default the largest label plus one.
-        workers: How many there are.
+        classes: The number of classes; by default the largest label plus one.
+        workers: The number of workers.
         batch: Size of the mini-batches, drawn with replacement from the worker's rows; None: all its rows.
         ridge: Weight of ½‖x‖².
         split: "shared" (every worker holds all rows), "iid", "label", "dirichlet", or one list of rows per worker.
         alpha: For "dirichlet", see `asyncsgd.tasks.dirichlet_split`.
-        seed: Draws the split.
-        bias: Whether a column of ones is added.
-        test: (features, labels) on which "accuracy" is measured, instead of the rows learnt from.
-        m: Number of random rows, where none are given.
+        seed: Seed for the split.
+        bias: Whether to add a column of ones.
+        test: (features, labels) on which "accuracy" is measured, instead of the training rows.
+        m: Number of random rows, if no features are given.
         dim: Number of their features.
+
+    >>> softmax([[1.0, 0.0], [0.0, 1.0]], [0, 1]).workers
+    1
     """
     if features is None or labels is None:
         if features is not labels:
@@ -91,7 +94,7 @@ def softmax(
     classes = int(wanted.max()) + 1 if classes is None else classes
     count("classes", classes)
     if classes < 2:
-        raise BadParameter("classes", classes, "leaves nothing to tell apart", "pass at least two")
+        raise BadParameter("classes", classes, "is too small", "pass at least two")
     held, truth = (a, wanted) if test is None else (table("test", test[0]), _labels("test", test[1], test[0]))
     for name, values in (("labels", wanted), ("test", truth)):
         if values.max() >= classes:
@@ -114,15 +117,15 @@ def digits(
     model: str = "softmax",
     test_fraction: float = 0.2,
 ) -> Softmax:
-    """Softmax regression on scikit-learn's 1,797 handwritten digits, pixels scaled to 0..1, a part held out.
+    """Make softmax regression on scikit-learn's 1,797 handwritten digits, pixels scaled to 0..1, a part held out.
 
     Args:
-        workers: How many there are.
+        workers: The number of workers.
         split: "shared" (every worker holds all rows), "iid", "label", "dirichlet", or one list of rows per worker.
         alpha: For "dirichlet", see `asyncsgd.tasks.dirichlet_split`.
         batch: Size of the mini-batches, drawn with replacement from the worker's rows; None: all its rows.
         ridge: Weight of ½‖x‖².
-        seed: Draws the split and what is held out.
+        seed: Seed for the split and for the held-out rows.
         model: Only "softmax" so far.
         test_fraction: Share of the rows on which "accuracy" is measured.
     """

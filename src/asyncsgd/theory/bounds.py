@@ -1,7 +1,7 @@
 """The five bounds of Koloskova, Stich and Jaggi (2022) with explicit constants.
 
-Each is A / (η N(T)) + B η + C η² on the (weighted) mean of E‖∇f(x_t)‖², for every step η up to a largest one. What
-differs from the paper's text is said at each function; the derivations are its own, with the slips corrected. All
+Each is A / (η N(T)) + B η + C η² on the (weighted) mean of E‖∇f(x_t)‖², for every step η up to a largest one. Each
+docstring names the differences to the paper's text; the derivations are the paper's, with mistakes corrected. All
 assume L-smooth f_i and noise of variance at most σ²; delays come from a run (a trace, or its ``delays``) or as given
 numbers.
 """
@@ -39,23 +39,23 @@ class Bound:
 
     theorem: str
     start: float
-    """A: grows with r0 = f(x_0) - f*."""
+    """A: the term that grows with r0 = f(x_0) - f*."""
     linear: float
-    """B: noise, and heterogeneity where workers are sampled."""
+    """B: the term of the noise, and of heterogeneity if workers are sampled."""
     square: float
-    """C: what the delays add."""
+    """C: the term of the delays."""
     max_step: float
     share: float = 1.0
     extra: float = 1.0
     batch: int = 1
-    """Gradients that move the model only together."""
+    """The number of gradients that move the model together."""
     condition: str = ""
-    """Why ``max_step`` is smaller than the theorem's own, where the steps of a run ask for that."""
+    """Why ``max_step`` is smaller than the theorem's own, if the steps of a run require that."""
 
     def at(self, iterations: int, stepsize: float) -> float:
-        """The bound after so many iterations with this step; refused where the theorem does not hold.
+        """Return the bound after this many iterations with this step; raise if the step is too large for the theorem.
 
-        Infinite before the first batch is complete.
+        The bound is infinite before the first batch is complete.
         """
         count("iterations", iterations)
         positive("stepsize", stepsize)
@@ -70,7 +70,7 @@ class Bound:
         return self.start / weight if weight else math.inf
 
     def best_step(self, iterations: int) -> float:
-        """The step with the smallest bound after so many iterations."""
+        """Return the step with the smallest bound after this many iterations."""
         count("iterations", iterations)
         pull = self._pull(iterations)
         low, high = 0.0, self.max_step
@@ -85,7 +85,7 @@ class Bound:
         return low
 
     def iterations(self, epsilon: float) -> tuple[int, float]:
-        """(iterations, step) after which the bound is at most ε: the fewest, at their best step."""
+        """Return (iterations, step): the fewest iterations with a bound of at most ε, at their best step."""
         positive("epsilon", epsilon)
         reached = 1
         while self.at(reached, self.best_step(reached)) > epsilon:
@@ -160,7 +160,7 @@ def theorem2(
 
     The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C). For weights up to τ_C/τ_t that is the whole
     condition. Larger ones, such as those of a threshold above τ_C, lower ``max_step`` to 1/(4L max w_t τ_t), and
-    ``condition`` names the update that asks for it.
+    ``condition`` names the update that requires it.
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
@@ -168,7 +168,7 @@ def theorem2(
         gap: r0 = f(x_0) - f*.
         noise_variance: σ².
         weights: The w_t of a run, ``trace.step / η``. By default those of the rule min(1, τ_C/τ_t) at the delays of the
-            run; where none is given, its worst case, Σ w_t >= (3/4 + 1/(4τ_C)) T.
+            run; without a run, its worst case, Σ w_t >= (3/4 + 1/(4τ_C)) T.
         delays: The τ_t that belong to the weights; those of the trace, if one is given.
 
     >>> theorem2(8, smoothness=2.0, gap=1.0, noise_variance=0.0).share
@@ -190,7 +190,7 @@ def theorem2(
         w = numbers("weights", weights)
         if w.ndim != 1 or w.size == 0 or not (np.isfinite(w).all() and (w >= 0).all() and (w <= 1).all() and w.any()):
             fix = "pass a list of numbers in [0, 1], not all 0"
-            raise BadParameter("weights", weights, "are no weights of steps", fix)
+            raise BadParameter("weights", weights, "are not weights of steps", fix)
         share, noisy = float(w.mean()), float((w * w).sum() / w.sum())
         reach, condition = _reach(w, tau, jobs)
     return Bound(
@@ -218,7 +218,7 @@ def _delays(given: Sequence[float] | NDArray[Any]) -> Floats:
 
 
 def _reach(weights: Floats, tau: Floats | None, jobs: float) -> tuple[float, str]:
-    """(max(τ_C, max_t w_t τ_t), which update makes it more than τ_C)."""
+    """Return (max(τ_C, max_t w_t τ_t), the update that makes it larger than τ_C as text)."""
     if tau is None:
         fix = "pass the trace of the run, or delays=[...], one for each weight"
         raise BadParameter("weights", f"{weights.size} of them", "cannot be checked without the delays", fix)
@@ -259,7 +259,7 @@ def theorem3(
         worker_delays = [found.per_worker.get(worker, 0.0) for worker in range(workers)]
     mean_delay = numbers("worker_delays", worker_delays)
     if not (np.isfinite(mean_delay).all() and (mean_delay >= 0).all()):
-        raise BadParameter("worker_delays", worker_delays, "holds what is no delay", "pass numbers, 0 or above")
+        raise BadParameter("worker_delays", worker_delays, "holds something that is not a delay", "pass numbers >= 0")
     if zeta.size == 1 and mean_delay.ndim == 1:
         zeta = np.full(mean_delay.shape, zeta[0])
     if zeta.shape != mean_delay.shape or zeta.ndim != 1 or zeta.size == 0:

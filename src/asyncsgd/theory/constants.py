@@ -1,4 +1,4 @@
-"""The constants that the theorems ask for, from gradients that were computed anyway during a run."""
+"""The constants that the theorems need, measured on a task or estimated from the gradients of a run."""
 
 from __future__ import annotations
 
@@ -27,20 +27,16 @@ from asyncsgd.theory.probing import (
     variance,
 )
 
-# --------------------------------------------------------------------------------------------------------------
-# The constants that the theorems ask for, measured on a task, with their uncertainty.
-
-
 Floats = NDArray[np.float64]
 ROUNDS = 16
-"""Rounds of Lanczos' method at the point; a quarter as many further on, where a good direction is known."""
+"""Rounds of Lanczos' method at the point; later points need a quarter, because a good direction is known."""
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """L, σ², ζ_i², G and r0 as far as samples tell; None where they tell nothing.
+    """L, σ², ζ_i², G and r0 as estimated from samples; None if the samples do not determine them.
 
-    ``smoothness``, ``gradient_bound`` and ``gap`` are lower bounds: the largest value seen, while the theorems want one
+    ``smoothness``, ``gradient_bound`` and ``gap`` are lower bounds: the largest value seen, while the theorems need one
     that holds everywhere. ``noise_variance`` and ``heterogeneity`` are unbiased (the latter up to the cut at 0).
     """
 
@@ -53,17 +49,17 @@ class Estimates:
     mean_heterogeneity: Figure | None
     """ζ²: their mean."""
     gradient_bound: Figure | None
-    """G, from below: the largest ‖∇f_i‖ met."""
+    """G, from below: the largest ‖∇f_i‖ seen."""
     gap: Figure | None
     """r0 = f(x_0) - f*, from below: how far a short descent came down."""
     workers: tuple[int, ...]
-    """The workers looked at."""
+    """The workers that were measured."""
     confidence: float
-    """Of every interval, one at a time. Nominal: between 93 % and 100 % where 95 % was asked for and checked."""
+    """The confidence of each single interval. Nominal: tests found between 93 % and 100 % for 95 %."""
 
     @property
     def known(self) -> dict[str, float]:
-        """L, r0 and σ² by the names that the bounds give them: ``theorem1(trace, **found.known)``."""
+        """L, r0 and σ² under the argument names of the bounds: ``theorem1(trace, **found.known)``."""
         figures = {"smoothness": self.smoothness, "gap": self.gap, "noise_variance": self.noise_variance}
         return {name: figure.value for name, figure in figures.items() if figure is not None}
 
@@ -81,21 +77,22 @@ def estimate(
 ) -> Estimates:
     """Measure the constants of a task around a point.
 
-    σ² and ζ_i² are those *at the point*; where they change with x, ask again elsewhere, at ``run.x`` say. L is the
-    curvature along the direction that Lanczos' method finds, at the point and along a short descent from it; G is the
-    largest gradient norm on the same way. What is largest is chosen with one half of the draws and measured with the
-    other, so that noise does not push it up. Costs about workers · samples + 60 · samples + 8 · steps updates (several
-    times that if the data differ from worker to worker) and memory for workers · samples gradients.
+    σ² and ζ_i² are those *at the point*; if they change with x, estimate them elsewhere too, for example at ``run.x``.
+    L is the curvature along the direction that Lanczos' method finds, at the point and along a short descent from it; G
+    is the largest gradient norm along the same descent. One half of the draws chooses the largest value and the other
+    half measures it, so that noise does not push it up. docs/theory.md explains the constants. The cost is about
+    workers · samples + 60 · samples + 8 · steps updates (several times that if the data differ from worker to worker)
+    and memory for workers · samples gradients.
 
     Args:
-        task: With ``initial``, ``update`` and ``evaluate``.
+        task: A task with ``initial``, ``update`` and ``evaluate``.
         at: The point; ``task.initial()`` by default.
-        workers: How many of the task's workers to look at, or which; by default all, at most 64 at random.
+        workers: The number of workers to measure, or a list of them; by default all, at most 64 at random.
         samples: Stochastic gradients per worker, at least 4.
-        steps: Length of the descent.
-        lowest: A known lower bound on the loss, such as 0. It ends the interval of r0; without it nothing does.
-        confidence: Of the intervals.
-        seed: Draws everything.
+        steps: The number of steps of the descent.
+        lowest: A known lower bound on the loss, such as 0. It bounds r0 from above; without it r0 has no upper bound.
+        confidence: The confidence of the intervals.
+        seed: Seed for every random choice.
 
     >>> from asyncsgd import tasks
     >>> found = estimate(tasks.quadratic(dim=5, eigenvalues=(1, 3), workers=2, noise=0.5, heterogeneity=1.0))
@@ -107,10 +104,10 @@ def estimate(
     count("steps", steps)
     fraction("confidence", confidence)
     if samples < 4:
-        raise BadParameter("samples", samples, "are too few to tell noise from signal", "pass at least 4")
+        raise BadParameter("samples", samples, "are too few to separate noise from signal", "pass at least 4")
     x = np.array(task.initial() if at is None else at)
     if x.ndim != 1 or not x.size or x.dtype not in (np.float32, np.float64) or not np.isfinite(x).all():
-        raise BadParameter("at", at, "is no point", "pass one flat vector of finite float64 (or float32)")
+        raise BadParameter("at", at, "is not a point", "pass one flat vector of finite float64 (or float32)")
 
     gradients = _drawn(probe, x, 1, samples)
     spread = gradients - gradients.mean(axis=0)
@@ -140,7 +137,7 @@ def estimate(
 
 
 def _drawn(probe: Probe, x: Vector, stream: int, samples: int) -> Floats:
-    """Gradients at x: by worker, sample and coordinate."""
+    """Return gradients at x, by worker, sample and coordinate."""
     return np.array(
         [[probe.gradient(x, *draw) for draw in probe.draws(stream + 16 * w, [w], samples)] for w in probe.workers],
         dtype=np.float64,
@@ -149,7 +146,7 @@ def _drawn(probe: Probe, x: Vector, stream: int, samples: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Steep:
-    """Where and in which direction one family's function is most curved, by the draws that looked for it."""
+    """The point and direction in which one family's function is most curved, and the draws that found it."""
 
     point: Vector
     family: tuple[int, ...]
@@ -169,7 +166,7 @@ def _smoothness(probe: Probe, found: _Steep, samples: int, confidence: float) ->
 
 
 def _gradient_bound(probe: Probe, points: Sequence[Vector], samples: int, confidence: float) -> Figure:
-    """The largest ‖∇f_i‖, chosen with a few draws and measured with others."""
+    """Return the largest ‖∇f_i‖, chosen with a few draws and measured with others."""
     candidates = []
     for point in points:
         for worker, rows in zip(probe.workers, _drawn(probe, point, 6, 4), strict=True):
@@ -182,19 +179,19 @@ def _gradient_bound(probe: Probe, points: Sequence[Vector], samples: int, confid
 
 
 def gap_between(start: float | None, seen: float | None, lowest: float | None) -> Figure | None:
-    """r0 from the loss at the start, the lowest loss seen and a lower bound on it, as far as they are known."""
+    """Return r0 from the loss at the start, the lowest loss seen and a lower bound, as far as they are known."""
     if start is None or seen is None:
         return None
     if lowest is not None:
         if not lowest <= seen + 1e-9 * abs(start):  # a loss may round to a little less
             fix = "pass a lower one, or None"
-            raise BadParameter("lowest", lowest, f"is above a loss that was met, {seen:.6g}", fix)
+            raise BadParameter("lowest", lowest, f"is above a loss that was seen, {seen:.6g}", fix)
         seen = max(seen, lowest)
     return Figure(start - seen, start - seen, math.inf if lowest is None else start - lowest)
 
 
 POINTS = 300
-"""So many points, spread over all, are compared pair by pair."""
+"""The largest number of points, spread over all, that are compared pair by pair."""
 
 
 def estimate_from_gradients(
@@ -207,24 +204,24 @@ def estimate_from_gradients(
     lowest: float | None = None,
     confidence: float = 0.95,
 ) -> Estimates:
-    """What gradients seen during a run tell about L, σ², ζ_i², G and r0.
+    """Estimate L, σ², ζ_i², G and r0 from gradients of a run.
 
-    - σ² needs repeats: two gradients or more of one worker at one point, whose scatter is pooled. Else pass it.
-    - ζ_i² needs points where every worker has three gradients or more.
+    - σ² needs repeats: two or more gradients of one worker at one point, whose scatter is pooled. Otherwise pass it.
+    - ζ_i² needs points where every worker has three or more gradients.
     - L ≥ √(‖g_a - g_b‖² - noise) / ‖x_a - x_b‖ for all pairs of points, with means of repeats; the pair with the
       largest lower end is taken, its interval made wide enough for all pairs looked at. Needs σ². Points of one run
-      depend on the noise of earlier gradients, which this leaves out of account: take points many steps apart.
+      depend on the noise of earlier gradients, which this estimate ignores: use points that are many steps apart.
     - G is at least √(‖g‖² - noise), in the same way.
     - r0 is at least the first loss less the lowest.
 
     Args:
-        points: x, one row per gradient.
-        gradients: What ``update`` returned there.
-        workers: Who computed it; without it, all count as one.
-        losses: f(x), one per row.
+        points: The points x, one row per gradient.
+        gradients: The vectors that ``update`` returned there.
+        workers: The worker of each gradient; by default all gradients are of one worker.
+        losses: The losses f(x), one per row.
         noise_variance: σ² if it is known, 0 for exact gradients.
         lowest: A known lower bound on the loss.
-        confidence: Of the intervals.
+        confidence: The confidence of the intervals.
 
     >>> x = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     >>> found = estimate_from_gradients(x, x * [1.0, 3.0], losses=[5.0, 5.5, 11.0], noise_variance=0.0)
@@ -233,11 +230,11 @@ def estimate_from_gradients(
     """
     x, g = _table("points", points), _table("gradients", gradients)
     if x.shape != g.shape:
-        raise BadParameter("gradients", g.shape, f"do not fit points {x.shape}", "give one gradient per point")
+        raise BadParameter("gradients", g.shape, f"do not fit points {x.shape}", "pass one gradient per point")
     who = np.zeros(len(x), np.int64) if workers is None else np.asarray(workers)
     if who.shape != (len(x),) or who.dtype.kind not in "iu":
         raise BadParameter(
-            "workers", workers, f"are not one number for each of {len(x)} gradients", "name who computed"
+            "workers", workers, f"are not one number for each of {len(x)} gradients", "pass the worker of each"
         )
     fraction("confidence", confidence)
     if noise_variance is not None:
@@ -272,12 +269,12 @@ class _Place:
 
     @property
     def mean(self) -> Floats:
-        """Of each worker's mean."""
+        """The mean over workers of each worker's mean gradient."""
         return np.asarray(np.mean([rows.mean(axis=0) for rows in self.by_worker.values()], axis=0))
 
     @property
     def share(self) -> float:
-        """Of σ², what is left in the mean."""
+        """The share of σ² that is left in the mean."""
         return sum(1 / len(rows) for rows in self.by_worker.values()) / len(self.by_worker) ** 2
 
 
@@ -294,7 +291,7 @@ def _places(x: Floats, g: Floats, who: NDArray[Any]) -> list[_Place]:
 def _heterogeneity(
     places: list[_Place], names: tuple[int, ...], confidence: float
 ) -> tuple[tuple[Figure, ...], Figure] | None:
-    """ζ_i² and ζ², the mean over the points where everybody was often enough."""
+    """Return ζ_i² and ζ², averaged over the points where every worker has enough gradients."""
     full = [place for place in places if len(place.by_worker) == len(names) > 1]
     copies = []
     for place in full:
@@ -309,7 +306,7 @@ def _heterogeneity(
 
 
 def _largest_secant(places: list[_Place], noise: Figure, confidence: float, precision: float) -> Figure:
-    """The largest secant, less noise."""
+    """Return the largest secant, without the contribution of noise."""
     chosen = [places[i] for i in np.unique(np.linspace(0, len(places) - 1, POINTS).astype(int))]
     x, g = np.array([place.point for place in chosen]), np.array([place.mean for place in chosen])
     share = np.array([place.share for place in chosen])
@@ -318,13 +315,13 @@ def _largest_secant(places: list[_Place], noise: Figure, confidence: float, prec
     rounding = (4 * precision) ** 2 * float((g**2).sum(axis=1).max())
     value, low = _less_noise(change, share[a] + share[b], noise, rounding, confidence)
     best = int(np.argmax(low / distance))
-    if not low[best] > 0:  # no pair stands out of the noise: the one that would if there were any
+    if not low[best] > 0:  # no pair exceeds the noise: take the one that comes closest
         best = int(np.argmax(value / distance))
     return Figure(math.sqrt(value[best] / distance[best]), math.sqrt(low[best] / distance[best]), math.inf)
 
 
 def _largest(places: list[_Place], noise: Figure, confidence: float) -> Figure:
-    """The largest gradient of one worker, less noise."""
+    """Return the largest gradient of one worker, without the contribution of noise."""
     means = [(rows.mean(axis=0), 1 / len(rows)) for place in places for rows in place.by_worker.values()]
     squares = np.array([float(mean @ mean) for mean, _ in means])
     value, low = _less_noise(squares, np.array([share for _, share in means]), noise, 0.0, confidence)
@@ -335,7 +332,7 @@ def _largest(places: list[_Place], noise: Figure, confidence: float) -> Figure:
 def _less_noise(
     squares: Floats, share: Floats, noise: Figure, rounding: float, confidence: float
 ) -> tuple[Floats, Floats]:
-    """(‖E d‖² without what noise adds to it, its lower end), for all at once.
+    """Return (‖E d‖² without the contribution of noise, its lower end), for all at once.
 
     ‖d‖² has at most the variance 4 ‖E d‖² v + 2 v² if d is Gaussian with E‖d - E d‖² = v. All lower ends hold together
     (Bonferroni).
@@ -348,7 +345,7 @@ def _less_noise(
 
 
 def _squares(rows: Floats) -> Floats:
-    """‖r_a - r_b‖² for all pairs of rows."""
+    """Return ‖r_a - r_b‖² for all pairs of rows."""
     return np.array([((rows - row) ** 2).sum(axis=1) for row in rows])
 
 
@@ -357,14 +354,14 @@ def _gap(losses: Sequence[float] | Floats | None, rows: int, lowest: float | Non
         return None
     values = numbers("losses", losses)
     if values.shape != (rows,) or not np.isfinite(values).all():
-        raise BadParameter("losses", losses, f"are not {rows} finite numbers", "give f(x) for every point")
+        raise BadParameter("losses", losses, f"are not {rows} finite numbers", "pass f(x) for every point")
     return gap_between(float(values[0]), float(values.min()), lowest)
 
 
 def _table(name: str, values: ArrayLike) -> Floats:
     table = numbers(name, values)
     if table.ndim != 2 or not table.size:
-        raise BadParameter(name, f"shape {table.shape}", "is no table", "give one row per gradient")
+        raise BadParameter(name, f"shape {table.shape}", "is not a table", "pass one row per gradient")
     if not np.isfinite(table).all():
         row = int(np.argmin(np.isfinite(table).all(axis=1)))
         raise BadParameter(name, f"row {row}", "holds NaN or infinity", "leave that row out")

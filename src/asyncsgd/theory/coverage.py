@@ -1,4 +1,4 @@
-"""Which theorem of the paper speaks about a method: the one place that decides it."""
+"""Decide which theorem of the paper covers a method. No other module decides it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ FIRST, SECOND, THIRD = "Theorem 1", "Theorem 2", "Theorem 3"
 
 @dataclass(frozen=True)
 class Covered:
-    """The theorem that speaks about a method, and how the method is reduced to what the theorem is about."""
+    """The theorem that covers a method, and how the method is reduced to the theorem's setting."""
 
     theorem: str
     scale: float = 1.0
-    """The method's largest step is that of the theorem times this: K for a buffer of K, 1 - β for momentum β."""
+    """The method's largest step divided by the theorem's: K for a buffer of K, 1 - β for momentum β."""
     late: int = 0
-    """By how many updates a buffer makes a gradient later, at most; they count as in flight too."""
+    """The most updates by which a buffer delays a gradient; they count as in flight too."""
 
     @property
     def exact(self) -> bool:
-        """Whether the theorem speaks about the method as it is, so that its bound holds too."""
+        """Whether the theorem covers the method unchanged, so that its bound holds too."""
         return self.scale == 1.0 and self.late == 0
 
 
 def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
-    """Return the theorem that speaks about a method, or the reason why none does.
+    """Return the theorem that covers a method, or the reason why none does.
 
-    The theorems speak about gradients used with plain steps. A buffer of K gives every gradient a step of η/K, up to
-    K - 1 updates after its arrival, and momentum β in the long run one of η/(1 - β): these are reduced to it.
+    The theorems are about gradients used with plain steps. Two other cases are reduced to that: a buffer of K gives
+    every gradient a step of η/K, up to K - 1 updates after its arrival, and momentum β amounts to a step of η/(1 - β).
 
     Args:
         method: Any method.
@@ -50,7 +50,7 @@ def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
     >>> str(covering(methods.async_sgd(0.1).using(optimizer=optimizers.adamw()), heterogeneous=False))
     'Adam chooses its own scale'
     >>> str(covering(methods.async_sgd(0.1), heterogeneous=True))
-    'async_sgd favours fast workers, and its theorem takes the data of all workers to be alike'
+    'async_sgd favours fast workers, and its theorem assumes that all workers have similar data'
     """
     if not isinstance(method.work, Gradient):
         return Reason("jobs of several local steps", "are not gradients")
@@ -65,7 +65,7 @@ def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
     if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):
         return Reason("no theorem", f"is about {type(method.step).__name__}")
     if heterogeneous and method.bias:
-        return Reason(method.name, "favours fast workers, and its theorem takes the data of all workers to be alike")
+        return Reason(method.name, "favours fast workers, and its theorem assumes that all workers have similar data")
     theorem = FIRST
     if not isinstance(method.step, Constant):
         theorem = SECOND
@@ -74,8 +74,8 @@ def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
     scale, late = 1.0, 0
     if isinstance(method.aggregation, Buffer):
         scale *= method.aggregation.size
-        # A job may start while the buffer holds all but one of its updates: they move the model later than they
-        # arrived, so they count as in flight, and for the job as delay. Rounds start with an empty buffer.
+        # A job may start while the buffer holds K - 1 updates. These move the model later than they arrived, so they
+        # count as in flight, and as delay of the job. Rounds start with an empty buffer.
         rounds = isinstance(method.dispatch, FirstOf) and method.dispatch.clients == method.aggregation.size
         late = 0 if rounds else method.aggregation.size - 1
     if isinstance(method.optimizer, Momentum):
@@ -95,11 +95,11 @@ def bound(
     """Return the bound of the theorem that covers a method.
 
     Args:
-        covered: What `covering` returned.
+        covered: The result of `covering`.
         delays: A trace, its ``delays``, or (τ_C, τ_max).
-        heterogeneity: ζ_i² of the workers; Theorem 3 alone reads it.
-        worker_delays: τ^i_avg of the workers, where ``delays`` does not hold them; Theorem 3 alone reads it.
-        weights: The weights of the steps of a run; Theorem 2 alone reads it.
+        heterogeneity: The ζ_i² of the workers; only Theorem 3 uses them.
+        worker_delays: The τ^i_avg of the workers if ``delays`` does not hold them; only Theorem 3 uses them.
+        weights: The weights of the steps of a run; only Theorem 2 uses them.
         **constants: ``smoothness``, ``gap`` and ``noise_variance``.
     """
     if covered.theorem == SECOND:

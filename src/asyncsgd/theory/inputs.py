@@ -1,4 +1,4 @@
-"""What users hand in, checked once: durations, delays, constants."""
+"""Check the arguments that users pass: durations, delays, constants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from asyncsgd.trace import Delays, Trace
 
 Floats = NDArray[np.float64]
 Given = Trace | Delays | tuple[float, float]
-"""Delays as measured, a trace or its ``delays``, or (τ_C, τ_max) as given."""
+"""Delays of a run (a trace or its ``delays``), or the numbers (τ_C, τ_max)."""
 
 
 def numbers(name: str, values: Any) -> Floats:
-    """The values as an array of floats, whatever its shape."""
+    """Return the values as an array of floats of any shape."""
     try:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
@@ -27,20 +27,20 @@ def numbers(name: str, values: Any) -> Floats:
 
 
 def sorted_durations(durations: Sequence[float] | Floats) -> Floats:
-    """The durations in order, if they are positive and finite."""
+    """Return the durations sorted; raise unless all are positive and finite."""
     tau = numbers("durations", durations)
     if tau.ndim != 1 or tau.size == 0:
-        raise BadParameter("durations", durations, "names no worker", "give one duration per worker")
+        raise BadParameter("durations", durations, "has no worker", "pass one duration per worker")
     good = np.isfinite(tau) & (tau > 0)
     if not good.all():
         worker = int(np.argmin(good))
-        problem = f"(worker {worker}) is no duration"
+        problem = f"(worker {worker}) is not a duration"
         raise BadParameter("durations", float(tau[worker]), problem, "pass positive finite seconds")
     return np.sort(tau)
 
 
 def measured(delays: Given) -> Delays | None:
-    """The ``Delays`` of a run, or None where numbers were given."""
+    """Return the ``Delays`` of a run, or None for given numbers."""
     if isinstance(delays, Trace):
         return delays.delays
     return delays if isinstance(delays, Delays) else None
@@ -55,14 +55,14 @@ def concurrency_and_maximum(delays: Given) -> tuple[float, float]:
         concurrency, longest = delays  # type: ignore[misc]
     except (TypeError, ValueError):
         fix = "pass a trace, trace.delays, or the numbers (τ_C, τ_max)"
-        raise BadParameter("delays", delays, "say neither concurrency nor maximum", fix) from None
+        raise BadParameter("delays", delays, "do not contain concurrency and maximum", fix) from None
     positive("concurrency", concurrency)
     nonnegative("maximum delay", longest)
     return float(concurrency), float(longest)
 
 
 def concurrency_of(delays: Given | float) -> float:
-    """τ_C, from a run, (τ_C, τ_max) or the number itself."""
+    """Return τ_C, from a run, (τ_C, τ_max) or the number itself."""
     if isinstance(delays, int | float | np.integer | np.floating):
         positive("concurrency", delays)
         return float(delays)
@@ -70,19 +70,19 @@ def concurrency_of(delays: Given | float) -> float:
 
 
 def root(concurrency: float, longest: float) -> float:
-    """max(1, √(τ_C τ_max)), by which Theorems 1 and 3 divide the step of sequential SGD."""
+    """Return max(1, √(τ_C τ_max)), by which Theorems 1 and 3 divide the step of sequential SGD."""
     return max(1.0, math.sqrt(concurrency * longest))
 
 
 def constants(smoothness: float, gap: float, noise_variance: float) -> None:
-    """L and r0 are positive, σ² is not negative."""
+    """Raise unless L and r0 are positive and σ² is not negative."""
     positive("smoothness", smoothness)
     positive("gap", gap)
     nonnegative("noise_variance", noise_variance)
 
 
 def squares(heterogeneity: Sequence[float] | Floats | float) -> Floats:
-    """The ζ_i², one per worker (a single number stands for all)."""
+    """Return the ζ_i², one per worker (a single number is for all)."""
     zeta = np.atleast_1d(numbers("heterogeneity", heterogeneity))
     if zeta.ndim != 1 or zeta.size == 0 or not (np.isfinite(zeta).all() and (zeta >= 0).all()):
         raise BadParameter("heterogeneity", heterogeneity, "holds no ζ_i²", "pass one number per worker, 0 or above")

@@ -1,4 +1,4 @@
-"""A task looked at from outside: draws of its gradients, its loss, and a short way down."""
+"""Measure a task through its gradients and its loss: curvature, variances with intervals, and a short descent."""
 
 from __future__ import annotations
 
@@ -16,22 +16,18 @@ from asyncsgd.core.validate import count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import Task, is_heterogeneous
 
-# --------------------------------------------------------------------------------------------------------------
-# How curved a function is, seen through its stochastic gradients: Lanczos' method with common random numbers.
-
-
 Floats = NDArray[np.float64]
 Draw = tuple[int, int]
-"""(worker, seed): what one stochastic gradient is drawn with."""
+"""(worker, seed) of one stochastic gradient."""
 Gradient = Callable[[Vector, int, int], Vector]
 
 
 def steepest(gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: Floats, rounds: int) -> Floats:
-    """The unit direction in which the mean gradient of these draws changes fastest at x: Lanczos' method.
+    """Return the unit direction in which the mean gradient of these draws changes fastest at x: Lanczos' method.
 
-    H v comes from the difference of gradients at x ± h v with the same seeds, so that additive noise cancels. Among all
-    combinations of v, Hv, H²v, ... the one with the largest |vᵀHv| is taken, which power iteration needs far more
-    rounds to come near.
+    H v comes from the difference of gradients at x ± h v with the same seeds, so that additive noise cancels. Lanczos'
+    method takes the combination of v, Hv, H²v, ... with the largest |vᵀHv|. Power iteration would need many more
+    rounds.
     """
     basis, images = [direction], []
     for _ in range(min(rounds, len(x))):
@@ -43,7 +39,7 @@ def steepest(gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: Fl
         rest -= known.T @ (known @ rest)  # twice is enough (Parlett)
         length = float(np.linalg.norm(rest))
         if not length > float(np.sqrt(np.finfo(x.dtype).eps)) * float(np.linalg.norm(image)):
-            break  # nothing new but rounding
+            break  # only rounding errors are left
         basis.append(rest / length)
     known = np.array(basis[: len(images)])
     small = known @ np.array(images).T
@@ -53,7 +49,7 @@ def steepest(gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: Fl
 
 
 def curvature(gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: Floats, confidence: float) -> Figure:
-    """|vᵀHv| over a short piece through x, from draws that did not choose v: at most L on average.
+    """Return |vᵀHv| over a short line through x, from draws that did not choose v: at most L on average.
 
     By the mean value theorem vᵀ(∇f(x + hv) - ∇f(x - hv))/(2h) is a mean of vᵀHv, and no eigenvalue exceeds L.
     """
@@ -67,8 +63,8 @@ def curvature(gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: F
 def differences(
     gradient: Gradient, x: Vector, draws: Sequence[Draw], direction: Floats
 ) -> tuple[Floats, Floats, float]:
-    """(the way from x - hv to x + hv as rounded, the change of each draw's gradient along it, their mean length)."""
-    # The third root of the precision balances what h³ leaves of the fourth derivative against rounding in ∇f / h.
+    """Return (the rounded difference of x + hv and x - hv, each draw's change of gradient, their mean length)."""
+    # The third root of the precision balances the truncation error against the rounding error of ∇f / h.
     h = float(np.cbrt(np.finfo(x.dtype).eps)) * (1.0 + float(np.linalg.norm(x)))
     forth: Vector = (x + h * direction).astype(x.dtype)
     back: Vector = (x - h * direction).astype(x.dtype)
@@ -77,19 +73,18 @@ def differences(
     return moved, ends[:, 0] - ends[:, 1], float(np.sqrt((ends**2).sum(axis=2)).mean())
 
 
-# --------------------------------------------------------------------------------------------------------------
-# Numbers with their uncertainty: what samples of gradients tell about variances, squared norms and bounds.
+# ------------------------------------------------------------------------------------- numbers with their uncertainty
 
 
 ENOUGH = 8
-"""From so many repeats on, their own scatter says how uncertain a variance is; below, the worst Gaussian noise does."""
+"""From this many repeats on, their scatter gives the uncertainty of a variance; below, the worst Gaussian noise."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number estimated from samples, and where the truth lies with the confidence asked for.
+    """A number estimated from samples, and its confidence interval.
 
-    ``high`` is infinite where samples can only show that the truth is at least so large.
+    ``high`` is infinite if the samples give only a lower bound.
 
     >>> print(Figure(2.0, 1.8, 2.3)), print(Figure(4.0, 3.9, float("inf")))
     2 (1.8 to 2.3)
@@ -108,7 +103,7 @@ class Figure:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether nothing is known about how large the truth may be."""
+        """Whether there is no upper bound."""
         return math.isinf(self.high)
 
     def __contains__(self, truth: float) -> bool:
@@ -116,16 +111,16 @@ class Figure:
 
 
 def variance(groups: Sequence[NDArray[Any]], confidence: float, *, rounding: float = 0.0, alike: bool = True) -> Figure:
-    """E‖g - E g‖² from groups of repeated gradients, unbiased (divided by repeats - 1 each).
+    """Estimate E‖g - E g‖² from groups of repeated gradients, unbiased (each divided by repeats - 1).
 
     The interval is that of a χ² variable with 2 v²/se² degrees of freedom (Satterthwaite 1946), with the standard error
     se from the scatter of ‖g - ḡ‖².
 
     Args:
         groups: One array of gradients, row by row, for each point and worker; at least two rows each.
-        confidence: Of the interval, such as 0.95.
-        rounding: What rounding alone makes of no noise at all.
-        alike: Whether all groups have the same variance, and are pooled; else it is the mean over groups.
+        confidence: The confidence of the interval, such as 0.95.
+        rounding: The variance that rounding alone causes.
+        alike: Whether all groups have the same variance and are pooled; otherwise the result is the mean over groups.
     """
     values, errors, free = [], [], []
     for rows in groups:
@@ -133,7 +128,7 @@ def variance(groups: Sequence[NDArray[Any]], confidence: float, *, rounding: flo
         repeats = len(gradients)
         squares = ((gradients - gradients.mean(axis=0)) ** 2).sum(axis=1)
         values.append(float(squares.sum()) / (repeats - 1))
-        # The jackknife's, which errs on the safe side.
+        # The jackknife's error, which is rather too large than too small.
         errors.append(repeats / max(repeats - 2, 1) ** 2 * float(squares.var(ddof=1)))
         free.append(repeats - 1)
     weights = np.array(free, dtype=float) if alike else np.ones(len(free))
@@ -152,22 +147,22 @@ def variance(groups: Sequence[NDArray[Any]], confidence: float, *, rounding: flo
 
 
 def squared_norm(rows: NDArray[Any], confidence: float, rounding: float = 0.0) -> Figure:
-    """‖E d‖² from independent copies of d: the mean of ⟨d_s, d_t⟩ over s ≠ t, so that noise adds nothing on average.
+    """Estimate ‖E d‖² from independent copies of d: the mean of ⟨d_s, d_t⟩ over s ≠ t.
 
-    The interval is Student's. Its variance is that of the jackknife, plus 2 tr(C²)/(S(S-1)) with the covariance C of d:
-    near 0 the jackknife alone is too sure. Value and interval are cut off at 0, where noise pushes them below; an
-    interval that begins at 0 does not exclude 0.
+    Noise adds 0 to it on average. The interval is Student's. Its variance is that of the jackknife, plus 2
+    tr(C²)/(S(S-1)) with the covariance C of d: near 0 the jackknife alone gives too short intervals. Value and interval
+    are cut off at 0 if noise pushes them below. An interval that begins at 0 does not exclude 0.
 
     Args:
-        rows: The S copies, at least three for an interval that ends.
-        confidence: Of the interval.
-        rounding: Error that every copy has in common.
+        rows: The S copies, at least three for a finite interval.
+        confidence: The confidence of the interval.
+        rounding: The error that all copies have in common.
     """
     return mean_squared_norm([[rows]], confidence, rounding)
 
 
 def mean_squared_norm(groups: Sequence[Sequence[NDArray[Any]]], confidence: float, rounding: float = 0.0) -> Figure:
-    """The mean of ‖E d‖² over several d, whose s-th copies may depend on each other within a group, not across."""
+    """Estimate the mean of ‖E d‖² over several d; s-th copies may depend on each other within a group, not across."""
     parts = [_jackknife([_pairs(np.asarray(rows, dtype=np.float64)) for rows in group]) for group in groups]
     value = float(np.mean([value for value, _, _ in parts]))
     error = math.sqrt(sum(scatter for _, scatter, _ in parts)) / len(parts)
@@ -177,7 +172,7 @@ def mean_squared_norm(groups: Sequence[Sequence[NDArray[Any]]], confidence: floa
 
 
 def student(values: Floats, confidence: float) -> tuple[float, float]:
-    """(mean, half the width of its interval)."""
+    """Return (mean, half the width of its interval)."""
     if len(values) < 2:
         return float(values.mean()), math.inf
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
@@ -185,7 +180,7 @@ def student(values: Floats, confidence: float) -> tuple[float, float]:
 
 
 def _jackknife(family: Sequence[tuple[float, Floats, float]]) -> tuple[float, float, int]:
-    """(mean over the family, its variance, how many copies there are)."""
+    """Return (mean over the family, its variance, the number of copies)."""
     value = float(np.mean([value for value, _, _ in family]))
     left_out = np.mean([without for _, without, _ in family], axis=0)
     many = len(left_out)
@@ -197,7 +192,7 @@ def _jackknife(family: Sequence[tuple[float, Floats, float]]) -> tuple[float, fl
 
 
 def _pairs(copies: Floats) -> tuple[float, Floats, float]:
-    """The mean over pairs, what it is without each copy, and its variance if E d is 0."""
+    """Return the mean over pairs, the mean without each copy, and its variance if E d is 0."""
     many = len(copies)
     products = copies @ copies.T
     others = products.sum(axis=1) - np.diag(products)
@@ -213,7 +208,7 @@ def _pairs(copies: Floats) -> tuple[float, Floats, float]:
 
 
 def normal_quantile(chance: float) -> float:
-    """What a standard normal number exceeds with this chance."""
+    """Return the value that a standard normal number exceeds with this probability."""
     from scipy.special import ndtri
 
     return -float(ndtri(chance))
@@ -226,7 +221,7 @@ def _quantile(freedom: int, confidence: float) -> float:
 
 
 def _chi_square(freedom: float, confidence: float) -> tuple[float, float]:
-    """By which factors the truth can lie below and above a variance with so many degrees of freedom."""
+    """Return the factors from a variance with these degrees of freedom to the ends of its interval."""
     from scipy.special import gammaincinv
 
     if math.isinf(freedom):
@@ -237,7 +232,7 @@ def _chi_square(freedom: float, confidence: float) -> tuple[float, float]:
 
 
 MANY = 64
-"""So many workers are looked at if nobody says which."""
+"""The number of workers that are measured by default."""
 BATCH = 8
 """Gradients of one step of the descent."""
 MOMENTUM = 0.9
@@ -273,18 +268,18 @@ class Probe:
 
     @property
     def families(self) -> tuple[tuple[int, ...], ...]:
-        """Workers with the same function: all of them, or each alone where data differ."""
+        """Groups of workers with the same function: all of them, or each alone if data differ."""
         return tuple((w,) for w in self.workers) if is_heterogeneous(self.task) else (self.workers,)
 
     def draws(self, stream: int, among: Sequence[int], many: int, skip: int = 0) -> list[Draw]:
-        """So many (worker, seed) in turn; the same for the same stream."""
+        """Return ``many`` pairs (worker, seed), workers in turn; the same for the same stream."""
         return [(among[k % len(among)], derive(self.seed, stream, k)) for k in range(skip, skip + many)]
 
     def gradient(self, x: Vector, worker: int, seed: int) -> Vector:
-        """``task.update``, if it is a finite vector like x."""
+        """Return ``task.update``; raise unless it is a finite vector like x."""
         found: Any = self.task.update(x, worker, seed)
         if not isinstance(found, np.ndarray) or found.shape != x.shape:
-            raise BadTask(f"update(x, {worker}, {seed}) is no vector like x; return a NumPy array of shape {x.shape}")
+            raise BadTask(f"update(x, {worker}, {seed}) is not a vector like x; return an array of shape {x.shape}")
         if not np.isfinite(found).all():
             raise BadTask(
                 f"update(x, {worker}, {seed}) holds NaN or infinity at a point with |x| <= {np.abs(x).max():.3g}"
@@ -292,14 +287,15 @@ class Probe:
         return found
 
     def loss(self, x: Vector) -> float | None:
-        """``task.evaluate(x)["loss"]``, None if it reports none."""
+        """Return ``task.evaluate(x)["loss"]``, or None if there is none."""
         values = self.task.evaluate(x)
         return float(values["loss"]) if "loss" in values else None
 
     def descend(self, x: Vector, step: float, steps: int) -> tuple[list[Vector], float | None]:
-        """(some points of a descent from x, the lowest loss on it).
+        """Return (some points of a descent from x, the lowest loss on it).
 
-        Nesterov's momentum on gradients of a few workers; back to the best point with half the step where it climbs.
+        The descent uses Nesterov's momentum on gradients of a few workers. If the loss rises, it returns to the best
+        point with half the step.
         """
         best, lowest = x, self.loss(x)
         here, velocity, points = x.astype(np.float64), np.zeros(len(x)), []

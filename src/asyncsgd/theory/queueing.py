@@ -1,4 +1,4 @@
-"""The delays to expect, before a run, from durations."""
+"""Predict queues and delays of a run from durations, by mean value analysis of a closed network of workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count
 from asyncsgd.theory.inputs import numbers, sorted_durations
 
-# --------------------------------------------------------------------------------------------------------------
-# Algorithm 2 with its queues: a closed network of single servers with uniform routing, by mean value analysis.
-
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ALONE = 1024
-"""So many of the slowest workers keep their own duration; beyond that, equal-looking ones share a class."""
+"""The number of slowest workers that keep their own duration; faster workers of similar speed share a class."""
 SHARED = 1024
-"""How many classes the others share, of equal width in log(duration)."""
+"""The number of classes that the others share, of equal width in log(duration)."""
 
 
 @dataclass(frozen=True)
@@ -51,25 +47,25 @@ class Queues:
 def queues(
     durations: Sequence[float] | Floats, concurrency: int, *, variability: float | Sequence[float] | Floats = 0.0
 ) -> Queues:
-    """Algorithm 2 in the long run: seconds for ``concurrency`` gradients, and what each worker's queue does.
+    """Predict Algorithm 2 in the long run: seconds for ``concurrency`` gradients, and each worker's queue.
 
-    Mean value analysis: with k jobs, a job that comes to worker i finds what k - 1 jobs leave there on average,
+    Mean value analysis: with k jobs, a job that reaches worker i finds the average queue of a network with k - 1 jobs,
 
         R_i(k) = Δ_i (1 + Q_i - (1 - c²)/2 · U_i · (1 - M_i)),   X(k) = k / mean R(k),   Q_i(k) = X(k)/n · R_i(k),
 
     with Q_i, U_i = XΔ_i/n and M_i = Q_i(k-1) - Q_i(k-2) of k - 1 jobs. c² is the squared coefficient of variation of a
-    worker's durations. c² = 1, exponential, is exact (Reiser and Lavenberg 1980). Otherwise the job in work has
-    (1 + c²)/2 · Δ_i left on average rather than Δ_i (Reiser 1979). The factor 1 - M_i is ours: where nearly every
-    further job ends up at worker i, arrivals there follow its departures, and find a job that has just begun. Without
-    it the throughput can exceed what the slowest worker can do. n = 1, and one job in flight, are exact for all c².
+    worker's durations. c² = 1, exponential, is exact (Reiser and Lavenberg 1980). Otherwise the job in work has (1 +
+    c²)/2 · Δ_i left on average rather than Δ_i (Reiser 1979). The factor 1 - M_i is new here: if nearly every further
+    job ends up at worker i, arrivals there follow its departures and find a job that has just begun. Without this
+    factor the throughput can exceed what the slowest worker can do. n = 1, and one job in flight, are exact for all c².
 
     Error of the seconds against simulated fixed durations, over 336 networks (2 to 1000 workers, 1 to 10 n jobs; equal,
     nearly equal, two speeds, exponential and log-normal spread): median 0.04 %, nine in ten below 0.4 %, at most 3.1 %
     (2 equal workers with 2 jobs; 1 % from 5 workers on). Gamma durations, 39 networks each: at most 0.8 % for c² up to
-    1, 2.3 % for c² = 2, 10 % for c² = 4. For c² from 8 to 50 it is rough, 31 % at worst over 33 networks, mostly too
-    long and with few jobs in flight; there it is kept from falling behind the throughput of a job fewer, which one job
-    more never lowers (Adan and van der Wal 1989). It is the long run: the queue of a slow worker can take some n ·
-    concurrency arrivals to fill, and until then a run is faster.
+    1, 2.3 % for c² = 2, 10 % for c² = 4. For c² from 8 to 50 the seconds are rough, 31 % off at worst over 33 networks,
+    mostly too long and with few jobs in flight. There the throughput is kept from falling below that with one job
+    fewer, because one more job never lowers it (Adan and van der Wal 1989). All this is about the long run: the queue
+    of a slow worker can take some n · concurrency arrivals to fill, and until then a run is faster.
 
     Args:
         durations: Mean seconds per gradient, one per worker.
@@ -94,7 +90,7 @@ def queued_times(
     *,
     variability: float | Sequence[float] | Floats = 0.0,
 ) -> Floats:
-    """``queues(durations, c).seconds`` for many concurrencies c at the price of the largest.
+    """Return ``queues(durations, c).seconds`` for many concurrencies c at the cost of the largest.
 
     >>> queued_times([10.0] * 900 + [60.0] * 100, [10, 100, 1000]).round(1)
     array([15.1, 16.9, 63.7])
@@ -103,7 +99,7 @@ def queued_times(
     for concurrency in wanted:
         count("concurrency", concurrency)
     if not wanted:
-        raise BadParameter("concurrencies", concurrencies, "are none", "give at least one")
+        raise BadParameter("concurrencies", concurrencies, "is empty", "pass at least one")
     order = sorted(set(wanted))
     steps = Network.of(durations, variability).steps(order)
     found = {concurrency: seconds for concurrency, (seconds, _) in zip(order, steps, strict=True)}
@@ -116,7 +112,7 @@ class Network:
 
     duration: Floats
     share: Floats
-    """Of all workers, those in the class."""
+    """The share of workers in each class."""
     correction: Floats
     """(1 - c²)/2."""
     member: Ints
@@ -137,7 +133,7 @@ class Network:
         own, varied = numbers("durations", durations), numbers("variability", variability)
         if varied.shape not in ((), own.shape) or not (np.isfinite(varied).all() and (varied >= 0).all()):
             fix = "pass a number that is not negative, or one per worker"
-            raise BadParameter("variability", variability, "is no squared coefficient of variation", fix)
+            raise BadParameter("variability", variability, "is not a squared coefficient of variation", fix)
         values, member = np.unique(own, return_inverse=True)
         if len(values) > ALONE + SHARED:
             logs = np.log(values[:-ALONE])
@@ -149,11 +145,11 @@ class Network:
         return cls(np.bincount(member, weights=own) / many, many / len(own), correction, member, own)
 
     def steps(self, concurrencies: Sequence[int]) -> list[tuple[float, Floats]]:
-        """(seconds for so many gradients, seconds per job and class), for concurrencies that grow."""
+        """Return (seconds for c gradients, seconds per job and class) for each concurrency c, in growing order."""
         n = len(self.member)
         exact = not self.correction.any()
         alone = float(self.duration @ self.share)
-        fastest = n / self.duration[-1]  # the slowest worker takes its part of the jobs, and cannot be busy twice
+        fastest = n / self.duration[-1]  # the slowest worker gets its share of the jobs and does one at a time
         before, length = np.zeros_like(self.duration), np.zeros_like(self.duration)
         throughput, jobs, found = 0.0, 0, []
         for concurrency in concurrencies:
@@ -165,11 +161,11 @@ class Network:
                     waiting -= self.correction * (throughput / n * self.duration) * (1 - marginal)
                 response = self.duration * waiting
                 mean = float(response @ self.share)
-                if jobs / mean < throughput:  # large c²; but one job more slows nobody down
+                if jobs / mean < throughput:  # happens for large c², but one more job never lowers the throughput
                     waited, mean = mean - alone, jobs / throughput
                     response = self.duration + (response - self.duration) * (mean - alone) / waited
                 throughput = min(jobs / mean, fastest)
-                # Little's law; where the cap above holds, the jobs that are left over wait as the others do.
+                # Little's law; under the cap above, the remaining jobs wait like the others.
                 before, length = length, jobs / (n * mean) * response
             found.append((jobs / throughput, response * (jobs / (throughput * mean))))
         return found
@@ -177,24 +173,24 @@ class Network:
 
 @dataclass(frozen=True)
 class ExpectedDelays:
-    """Delays of a long run, as a theorem would read them from its trace."""
+    """The expected delays of a long run, as a theorem would read them from its trace."""
 
     concurrency: int
     """τ_C."""
     average: float
-    """The mean over arrivals: τ_C - 1 wherever the concurrency is constant, whatever the durations."""
+    """The mean over arrivals: τ_C - 1 for every constant concurrency, whatever the durations are."""
     per_worker: Floats
     """τ^i_avg, in the order of the durations given."""
     maximum: int | None
-    """τ_max at most; None where no number bounds it."""
+    """An upper bound on τ_max; None if there is none."""
 
 
 def async_delays(durations: Sequence[float] | Floats) -> ExpectedDelays:
-    """Algorithm 1 with every worker always busy: τ^i_avg = Δ_i Σ_j 1/Δ_j - 1.
+    """Predict the delays of Algorithm 1 with every worker always busy: τ^i_avg = Δ_i Σ_j 1/Δ_j - 1.
 
     Exact in the long run for durations of mean Δ_i, fixed or random: worker i is in every C_t, so its delays plus 1 add
     up to the number of iterations. The maximum is for fixed durations: while the slowest computes, worker j can arrive
-    ⌈Δ_n/Δ_j⌉ times (once more where that quotient is whole, and rounding or chance breaks a tie).
+    ⌈Δ_n/Δ_j⌉ times (once more if that quotient is an integer and rounding or chance breaks a tie).
 
     >>> found = async_delays([1.0, 1.0, 10.0])
     >>> found.per_worker.round(1), found.maximum
@@ -211,14 +207,14 @@ def async_delays(durations: Sequence[float] | Floats) -> ExpectedDelays:
 def federated_delays(
     durations: Sequence[float] | Floats, concurrency: int, *, variability: float | Sequence[float] | Floats = 0.0
 ) -> ExpectedDelays:
-    """Algorithm 2: τ^i_avg = n Q_i(τ_C - 1), the queue of worker i with one job fewer in flight, times n.
+    """Predict the delays of Algorithm 2: τ^i_avg = n Q_i(τ_C - 1), the queue with one job fewer in flight, times n.
 
-    Exact for exponential durations: whoever arrives finds the queues of τ_C - 1 jobs, and the delays of worker i add up
-    to what arrivals find on it. For fixed durations (τ_C - 1) R_i / mean R is closer, with R_i the seconds from
-    assignment to arrival; between, the two are mixed by ``variability``. Both have the exact mean. For fixed durations
-    simulated delays per worker differ by some 10 % with 30 workers of different speeds; with fewer, the small delays of
-    fast workers can be less than half of what stands here. A job can wait behind any number of others, so that nothing
-    bounds the maximum.
+    Exact for exponential durations: an arriving job finds the queues of τ_C - 1 jobs, and the delays of worker i add up
+    to the queues that arrivals find there. For fixed durations (τ_C - 1) R_i / mean R is closer, with R_i the seconds
+    from assignment to arrival; in between, the two are mixed by ``variability``. Both have the exact mean. For fixed
+    durations simulated delays per worker differ by some 10 % with 30 workers of different speeds; with fewer, the small
+    delays of fast workers can be less than half of this prediction. A job can wait behind any number of others, so the
+    maximum has no bound.
 
     Args:
         durations: Mean seconds per gradient, one per worker.

@@ -1,4 +1,4 @@
-"""All results side by side: how many iterations each promises for the same delays and constants."""
+"""A table of all rates: how many iterations each result promises for the same delays and constants."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.theory.bounds import Bound, theorem1, theorem1_bounded, theorem2, theorem3, theorem3_bounded
 from asyncsgd.theory.inputs import Given, concurrency_and_maximum, constants, measured, numbers, root, squares
 
-# --------------------------------------------------------------------------------------------------------------
-# Rates from before the paper, for comparison: the maximum delay alone, mini-batch SGD, FedBuff.
-
-
 Floats = NDArray[np.float64]
 
 
@@ -25,7 +21,7 @@ Floats = NDArray[np.float64]
 class Order:
     """A rate as papers print it, O(Σ a_p / ε^p): an order of magnitude, whose constants were dropped.
 
-    Papers also set L = r0 = 1. With g(y) = f(y √(r0/L)) / r0 that is no loss: ε, σ², ζ² and G² are divided by L r0
+    Papers also set L = r0 = 1. With g(y) = f(y √(r0/L)) / r0 that loses nothing: ε, σ², ζ² and G² are divided by L r0
     first, which gives σ²Lr0/ε² for σ²/ε² and τ Lr0/ε for τ/ε. Compare orders with orders only.
     """
 
@@ -42,12 +38,12 @@ class Order:
 
 
 def maximum_delay_only(delays: Given, *, smoothness: float, gap: float, noise_variance: float) -> Bound:
-    """Asynchronous SGD by its maximum delay alone: 2r0/(η(T+1)) + 4Lησ² for η <= 1/(2L max(1, τ_max)).
+    """Bound asynchronous SGD by its maximum delay alone: 2r0/(η(T+1)) + 4Lησ² for η <= 1/(2L max(1, τ_max)).
 
     O(σ²/ε² + τ_max/ε), the best rate known before the paper (Stich and Karimireddy 2020; with other constants or
     assumptions also Agarwal and Duchi 2011 for convex f, Lian et al. 2015 and Arjevani et al. 2020). The constants are
     those of Theorem 1: its proof counts a gradient at most τ_C - 1 times among those that later ones missed; without
-    the concurrency it is at most τ_max times. So what differs from `theorem1` is what the paper improved, and no more.
+    the concurrency it is at most τ_max times. So the difference to `theorem1` is exactly what the paper improved.
 
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max), of which τ_C is not used.
@@ -117,8 +113,8 @@ def fedbuff_order(
 ) -> Order:
     """FedBuff: O(σ²/ε² + ζ²/ε² + (ζ² + 1) τ_max G²/ε), constants dropped, as the paper quotes it.
 
-    Nguyen et al. (2022), with buffers and local steps left aside. Assumes ‖∇f_i‖ <= G, and that whoever arrives is
-    uniform over the workers, which no server can arrange.
+    Nguyen et al. (2022), with buffers and local steps left aside. Assumes ‖∇f_i‖ <= G, and that the arriving worker is
+    uniformly distributed, which no server can ensure.
 
     >>> known = dict(smoothness=1.0, gap=1.0, noise_variance=1.0, heterogeneity=0.0, gradient_bound=2.0)
     >>> fedbuff_order((10, 100), **known).iterations(0.1)
@@ -134,15 +130,15 @@ def fedbuff_order(
 
 @dataclass(frozen=True)
 class Rate:
-    """One row: what a result promises."""
+    """One row of the table: what a result promises."""
 
     name: str
     iterations: int | None
-    """Gradients until the bound is at most ε; None where the result comes without constants."""
+    """Gradients until the bound is at most ε; None if the result has no constants."""
     step: float | None
     """The step with which it gets there."""
     order: float
-    """The same with all constants dropped, see `Order`: to be compared with other orders only."""
+    """The same with all constants dropped (see `Order`). Compare it with other orders only."""
     bound: Bound | None = None
 
 
@@ -157,19 +153,19 @@ def rates(
     worker_delays: Sequence[float] | Floats | None = None,
     gradient_bound: float | None = None,
 ) -> tuple[Rate, ...]:
-    """What every result promises that holds here: prior rates first, then the paper's.
+    """List what every result that applies here promises: prior rates first, then the paper's.
 
     With ``heterogeneity`` results for heterogeneous data are listed, without it those for homogeneous data; those that
     need bounded gradients only with ``gradient_bound``. Mini-batch SGD has batches of τ_C.
 
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max).
-        epsilon: Mean squared gradient norm asked for.
+        epsilon: The mean squared gradient norm to reach.
         smoothness: L.
         gap: r0 = f(x_0) - f*.
         noise_variance: σ².
         heterogeneity: ζ_i², one per worker, or one for all.
-        worker_delays: τ^i_avg, one per worker; from the run if one is given, else τ_C - 1 for everybody.
+        worker_delays: τ^i_avg, one per worker; from the run if one is given, else τ_C - 1 for every worker.
         gradient_bound: G, a bound on ‖∇f_i‖.
 
     >>> for rate in rates((10, 1000), epsilon=0.01, smoothness=1.0, gap=1.0, noise_variance=0.1):
@@ -232,7 +228,7 @@ def _row(result: Bound | Order, order: float, epsilon: float) -> Rate:
 def _own(
     delays: Given, zeta: Floats, worker_delays: Sequence[float] | Floats | None, concurrency: float
 ) -> tuple[Floats, Floats]:
-    """(τ^i_avg, ζ_i²), one of each per worker."""
+    """Return (τ^i_avg, ζ_i²), one of each per worker."""
     found = measured(delays)
     if worker_delays is not None:
         own = np.atleast_1d(numbers("worker_delays", worker_delays))
@@ -244,6 +240,6 @@ def _own(
     if len(zeta) == 1:
         zeta = np.full(len(own), zeta[0])
     if zeta.shape != own.shape:
-        fix = "give one ζ_i² per worker, or one for all"
+        fix = "pass one ζ_i² per worker, or one for all"
         raise BadParameter("heterogeneity", f"{zeta.size} values", f"do not fit {own.size} workers", fix)
     return own, zeta

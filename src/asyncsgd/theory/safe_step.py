@@ -1,4 +1,4 @@
-"""The largest step that the theorems call safe for a run, with L estimated from its task."""
+"""The largest step that is safe for a run by the theorems, with L estimated from its task."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from asyncsgd.theory.probing import curvature, steepest
 from asyncsgd.trace import Delays
 
 BUDGET = 5.0
-"""Seconds that estimating L may take. A search that does not fit is not begun: one cut short finds a smaller L."""
+"""Seconds that estimating L may take. A longer search is not started: if cut short, it would find a smaller L."""
 ROUNDS, FEWER = 8, 2
 LARGE = 1_000_000
-"""Numbers in a model from which on fewer directions are kept."""
+"""The model size from which fewer directions are kept."""
 
 
 def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
@@ -45,7 +45,7 @@ def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
 
 
 def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[str, ...]:
-    """Return what the safe step of a method depends on beyond L and the delays, in words.
+    """Return what the safe step of a method depends on beyond L and the delays, as sentences.
 
     >>> from asyncsgd import methods
     >>> from asyncsgd.trace import Trace
@@ -65,12 +65,12 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
     if isinstance(method.optimizer, Momentum):
         found.append("momentum is counted as a step of η/(1 - β), which no theorem here covers")
     if heterogeneous and method.bias:
-        found.append("the theorem takes the data of all workers to be alike, and here they differ")
+        found.append("the theorem assumes that all workers have similar data, and here the data differ")
     return tuple(found)
 
 
 def _whole(method: Method, delays: Delays) -> float:
-    """The longest delay up to which a threshold lets updates through with the whole step; 0 without a threshold.
+    """Return the longest delay up to which a threshold gives updates the whole step; 0 without a threshold.
 
     Theorem 2 asks η_t <= 1/(4L max(τ_C, τ_t)). The rule η·min(1, τ_C/τ_t) meets that for η <= 1/(4Lτ_C); a threshold
     θ > τ_C only for η <= 1/(4Lθ).
@@ -82,10 +82,10 @@ def _whole(method: Method, delays: Delays) -> float:
 
 
 def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | None:
-    """L along the steepest direction found, at the start and at x: a lower estimate. None if gradients take too long.
+    """Return L along the steepest direction found, at the start and at x: a lower estimate. None if that is too slow.
 
-    0 if what was found is not above what rounding gives: there is no curvature to be seen.
-    At both, because a model that has blown up often lies where the loss is flat.
+    The result is 0 if the curvature found is not above that of rounding errors. Both points are used, because a model
+    that has diverged is often where the loss is flat.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
     start, rounds = task.initial(), ROUNDS if len(x) <= LARGE else FEWER
@@ -108,7 +108,7 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
 
 
 def _rounding(task: Task, x: Vector, draw: tuple[int, int]) -> float:
-    """Ten times the curvature that rounding alone may give, as `asyncsgd.theory.probing.differences` steps h."""
+    """Return ten times the curvature that rounding alone may give, with the h of `asyncsgd.theory.probing`."""
     precision = float(np.finfo(x.dtype).eps)
     size = float(np.linalg.norm(task.update(x, *draw).astype(np.float64)))
     return 20.0 * float(np.cbrt(precision**2)) * size / (1.0 + float(np.linalg.norm(x)))
@@ -125,7 +125,7 @@ def _cost(draws: int, rounds: int, seconds: float) -> float:
 
 
 def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
-    """How long a gradient takes: the least of a few, as others compute here too. The first one only sets things up."""
+    """Return the seconds of a gradient: the least of a few, because the machine is busy. The first is a warm-up."""
     task.update(x, *draw)
     least, began = np.inf, time.monotonic()
     for done in range(1, 5):

@@ -1,4 +1,4 @@
-"""How much time asynchrony saves: the paper's speed-up lemma, and what queues make of it."""
+"""How much time asynchrony saves: the paper's speed-up lemma, the effect of queues, rounds, and lower limits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.theory.inputs import sorted_durations
 from asyncsgd.theory.queueing import queues
 
-# --------------------------------------------------------------------------------------------------------------
-# How long a round takes that asks some workers and keeps the first answers.
-
-
 Floats = NDArray[np.float64]
 
 
 def over_selection_time(durations: Sequence[float] | Floats, goal: int, asked: int) -> float:
-    """Expected seconds of a round that asks ``asked`` workers, drawn without replacement, and keeps the first ``goal``.
+    """Return the expected seconds of a round that asks ``asked`` random workers and keeps the first ``goal`` answers.
 
-    The goal-th smallest of the durations drawn: Σ_r C(r-1, goal-1) C(n-r, asked-goal) / C(n, asked) · Δ_r over the
-    sorted Δ_1 ≤ … ≤ Δ_n. Exact for fixed durations. ``asked = goal`` is a round of federated averaging, ``asked = goal
-    = n`` mini-batch SGD with everybody.
+    Workers are drawn without replacement. The result is the expected goal-th smallest duration: Σ_r C(r-1, goal-1)
+    C(n-r, asked-goal) / C(n, asked) · Δ_r over the sorted Δ_1 ≤ … ≤ Δ_n. Exact for fixed durations. ``asked = goal`` is
+    a round of federated averaging, ``asked = goal = n`` mini-batch SGD with all workers.
 
     Args:
         durations: Seconds per gradient, one per worker, in any order.
@@ -42,7 +38,9 @@ def over_selection_time(durations: Sequence[float] | Floats, goal: int, asked: i
     tau = sorted_durations(durations)
     n = len(tau)
     if not goal <= asked <= n:
-        raise BadParameter("asked", asked, f"is not between goal = {goal} and {n} workers", "ask within that range")
+        raise BadParameter(
+            "asked", asked, f"is not between goal = {goal} and {n} workers", "pass a number in that range"
+        )
     # p_{r+1} / p_r = r (n-r-asked+goal) / ((r-goal+1) (n-r)): sums of logarithms, as the binomials themselves overflow.
     rank = np.arange(goal, n - asked + goal, dtype=float)
     ratio = np.log(rank) - np.log(rank - goal + 1) + np.log(n - rank - asked + goal) - np.log(n - rank)
@@ -51,27 +49,23 @@ def over_selection_time(durations: Sequence[float] | Floats, goal: int, asked: i
     return float(chance @ tau[goal - 1 : n - asked + goal] / chance.sum())
 
 
-# --------------------------------------------------------------------------------------------------------------
-# How fast could anybody be? Time complexities for fixed durations, up to constants.
-
-
 @dataclass(frozen=True)
 class Limits:
-    """Seconds to an ε-stationary point, up to constants; every line is an order of magnitude, not a forecast.
+    """Seconds to an ε-stationary point, up to constants; every number is an order of magnitude, not a forecast.
 
     With A = LΔ/ε, V = σ²LΔ/ε², durations τ_1 ≤ … ≤ τ_n and H_m the harmonic mean of the m fastest.
     """
 
     optimum: float
-    """min_m H_m (A + V/m): homogeneous data, nobody can be faster (Tyurin and Richtárik 2023; Rennala, Ringmaster)."""
+    """min_m H_m (A + V/m): no method is faster on homogeneous data (Tyurin and Richtárik 2023; Rennala, Ringmaster)."""
     optimum_workers: int
-    """The m that attains it: how many of the fastest workers are worth having."""
+    """The m that attains it: the number of fastest workers that are useful."""
     delay_adaptive: float
     """H_n (A + V/n): asynchronous SGD with delay-adaptive steps (Theorem 2)."""
     constant_step: float
     """√(τ_n H_n) A + H_n V/n: asynchronous SGD with a constant step (Theorem 1)."""
     minibatch: float
-    """τ_n (A + V/n): mini-batch SGD, everybody waits for the slowest."""
+    """τ_n (A + V/n): mini-batch SGD, where all workers wait for the slowest."""
     best_synchronous: float
     """min_m τ_m (A + V/m): mini-batch SGD with the m fastest workers only."""
     best_synchronous_workers: int
@@ -83,13 +77,13 @@ class Limits:
 def limits(
     durations: Sequence[float] | Floats, *, smoothness: float, gap: float, epsilon: float, noise_variance: float
 ) -> Limits:
-    """Time complexities for workers with fixed durations.
+    """Return time complexities for workers with fixed durations.
 
     Args:
         durations: Seconds per gradient, one per worker, in any order.
         smoothness: L.
         gap: Δ = f(x_0) - f*.
-        epsilon: The squared gradient norm asked for.
+        epsilon: The squared gradient norm to reach.
         noise_variance: σ².
 
     >>> found = limits([i**0.5 for i in range(1, 10_001)], smoothness=1, gap=1, epsilon=1e-3, noise_variance=0.01)
@@ -123,10 +117,10 @@ def limits(
 
 @dataclass(frozen=True)
 class Speedup:
-    """Seconds for as many gradients as are in flight: by the paper's lemma, and with queues."""
+    """Seconds for τ_C gradients with τ_C jobs in flight: by the paper's lemma, and with queues."""
 
     asynchronous: float
-    """The lemma: Δ̄ = mean of Δ_i. It ignores that jobs pile up on busy workers, so it is the low-concurrency limit."""
+    """The lemma: Δ̄ = mean of Δ_i. It ignores queues on busy workers, so it is the low-concurrency limit."""
     minibatch: float
     """The lemma: Δ̃ = Σ α_i Δ_i, the mean of the slowest of τ_C workers drawn with replacement."""
     queued: float
@@ -134,19 +128,19 @@ class Speedup:
     queued_fixed: float
     """Algorithm 2 with its queues, for fixed durations: an approximation, whose error `queues` states."""
     floor: float
-    """τ_C Δ_max / n: the slowest worker alone keeps everybody from being faster than this."""
+    """τ_C Δ_max / n: a lower limit that the slowest worker alone sets."""
 
     @property
     def ratio(self) -> float:
-        """How many times faster asynchronous SGD is, by the lemma."""
+        """How many times faster asynchronous SGD is than mini-batch SGD, by the lemma."""
         return self.minibatch / self.asynchronous
 
 
 def speedup(durations: Sequence[float] | Floats, concurrency: int) -> Speedup:
-    """Expected time for ``concurrency`` gradients (Koloskova et al. 2022, the speed-up lemma, and queues).
+    """Return the expected time for ``concurrency`` gradients (Koloskova et al. 2022, the speed-up lemma, and queues).
 
-    Assumes fixed durations, but for ``queued`` exponential ones of the same means. Workers are drawn uniformly, with
-    replacement. A million workers with 10,000 jobs in flight take about a second.
+    Durations are fixed, except for ``queued``, where they are exponential with the same means. Workers are drawn
+    uniformly, with replacement. A million workers with 10,000 jobs in flight take about a second.
 
     Args:
         durations: Seconds per gradient, one per worker, in any order.

@@ -1,10 +1,10 @@
-"""The record of a run: who computed what, at which point, when it came back, and what became of it.
+"""The record of a run: which worker computed which job at which point, when it arrived, and how it ended.
 
 ::
 
     Recorder ──▶ Trace ──▶ .delays (τ_avg, τ_max, τ_C, τ̄_C, τ^i_avg), .check() (the integer identity)
        │           ▲
-       └▶ TraceLog ┴ Parquet      on disk: appended while the run goes on, or written whole at its end
+       └▶ TraceLog ┴ Parquet      on disk: appended during the run, or written whole at its end
 """
 
 from asyncsgd.trace.check import Identity

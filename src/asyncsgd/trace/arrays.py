@@ -20,7 +20,7 @@ SHA = "sha256"
 
 
 def write_arrays(path: Path, arrays: Arrays, facts: dict[str, str]) -> bytes:
-    """Write named arrays and words about them as safetensors, with a checksum of both; return the bytes."""
+    """Write named arrays and facts about them as safetensors, with a checksum of both; return the bytes."""
     from safetensors.numpy import save
 
     arrays = {name: np.array(array, order="C", copy=None) for name, array in arrays.items()}
@@ -30,7 +30,7 @@ def write_arrays(path: Path, arrays: Arrays, facts: dict[str, str]) -> bytes:
 
 
 def read_arrays(path: Path) -> tuple[Arrays, dict[str, str]]:
-    """Read what `write_arrays` wrote; raises `Damage` if it is not that any more."""
+    """Read what `write_arrays` wrote; raise `Damage` if the file has changed."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -54,7 +54,7 @@ def _checksum(arrays: Arrays, facts: dict[str, str]) -> str:
 
 
 def write_vector(path: Path, vector: NDArray[Any]) -> None:
-    """Write one array; `numpy.load` reads it too, as it does not look at the checksum behind it."""
+    """Write one array and its checksum. `numpy.load` reads the file too and ignores the checksum at the end."""
     file = io.BytesIO()
     np.save(file, vector)
     data = file.getvalue()
@@ -62,7 +62,7 @@ def write_vector(path: Path, vector: NDArray[Any]) -> None:
 
 
 def read_vector(path: Path) -> NDArray[Any]:
-    """Read what `write_vector` wrote; raises `Damage` if it is not that any more."""
+    """Read what `write_vector` wrote; raise `Damage` if the file has changed."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The integer identity: the delays must add up to the concurrency, in every run and method."""
+"""What `Trace.check` does: check every row, then the integer identity between delays and concurrency."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from asyncsgd.core.errors import IdentityViolation, TraceError
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace.columns import ARRIVED, IN_FLIGHT, Floats, Ints, Jobs, Mask, active
 
-# --------------------------------------------------------------------------------------------------------------
-# Whether the rows of a trace can be the record of a run at all: the rules, and what to say of a breach.
-
 
 def check_structure(jobs: Jobs, iterations: int, *, early: bool) -> None:
     """Raise ``TraceError`` for the first rule that a row breaks, naming its job, worker and values."""
-    # What one row can say of itself comes first: the rest blames other rows for it.
+    # Rules about a single row come first: a later rule would report another row for the same mistake.
     _identities(jobs)
     _in_flight(jobs)
     _steps(jobs)
@@ -43,7 +40,7 @@ def _identities(jobs: Jobs) -> None:
         _complain(
             jobs,
             row,
-            f"stands in row {row}, where job {row} belongs; jobs are numbered 0, 1, 2, ... without gaps",
+            f"is in row {row}, where job {row} belongs; jobs are numbered 0, 1, 2, ... without gaps",
         )
     if (row := _first(jobs.outcome >= len(ARRIVED))) is not None:
         _complain(
@@ -98,7 +95,7 @@ def _order(jobs: Jobs, iterations: int) -> None:
     for what, column in (("entered C_t at", jobs.entered), ("ended at", jobs.ended_iteration)):
         if (row := _first(column > iterations)) is not None:
             _complain(jobs, row, f"{what} iteration {column[row]}, but the run has only {iterations} arrivals")
-    # Job numbers are given out in the order of assignment, and none of these ever goes back.
+    # Jobs are numbered in the order of assignment, and none of these columns ever decreases.
     for name in ("assigned_iteration", "entered", "assigned_version"):
         column = getattr(jobs, name)
         if (row := _first(np.diff(column) < 0)) is not None:
@@ -127,8 +124,8 @@ def _versions(jobs: Jobs, iterations: int) -> None:
         other = f"{jobs.name(int(row_of[s]))}, arriving then," if s < iterations else "another row"
         _complain(jobs, row, f"was assigned x^({s}) in version {start[row]}; {other} says {expected[row]}")
 
-    # A job may be cancelled while arrival t is handled, before or after the model changes. Of the version after
-    # the last arrival nothing is known.
+    # A job may be cancelled while the server handles arrival t, before or after the model changes. The version
+    # after the last arrival is unknown.
     others = np.flatnonzero(~(jobs.in_flight | jobs.arrived))
     when, found = jobs.ended_iteration[others], end[others]
     least, most = np.append(0, version)[when], np.append(version, np.iinfo(np.int64).max)[when]
@@ -149,17 +146,17 @@ def _work(jobs: Jobs) -> None:
     if (row := _first(jobs.steps < 1)) is not None:
         _complain(jobs, row, f"computes {jobs.steps[row]} mini-batches; a job computes at least 1")
     if (row := _first(jobs.batch < 0)) is not None:
-        _complain(jobs, row, f"was handed out after {jobs.batch[row]} mini-batches; they count from 0")
+        _complain(jobs, row, f"was assigned after {jobs.batch[row]} mini-batches; they count from 0")
     if (row := _first(jobs.examples < -1)) is not None:
-        _complain(jobs, row, f"used {jobs.examples[row]} examples; pass 0 or more, or -1 where it is not known")
+        _complain(jobs, row, f"used {jobs.examples[row]} examples; pass 0 or more, or -1 if unknown")
     if (row := _first((jobs.seconds < 0) | np.isinf(jobs.seconds))) is not None:
-        _complain(jobs, row, f"took {jobs.seconds[row]} seconds; pass 0 or more, or NaN where it is not known")
+        _complain(jobs, row, f"took {jobs.seconds[row]} seconds; pass 0 or more, or NaN if unknown")
 
 
 def _times(jobs: Jobs) -> None:
     start, end = jobs.assigned_time, jobs.ended_time
     if np.isnan(start).all() and np.isnan(end).all():
-        return  # whoever recorded had no clock
+        return  # the recorder had no clock
     done: Floats = np.where(jobs.in_flight, start, end)
     if (row := _first(~(np.isfinite(start) & np.isfinite(done)))) is not None:
         _complain(jobs, row, f"went from time {start[row]} to {end[row]}; times are finite, or NaN in every row")
@@ -168,12 +165,12 @@ def _times(jobs: Jobs) -> None:
 
 
 SUSPECTS = 8
-"""How many rows a message names at most."""
+"""The largest number of rows that a message names."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Both sides of the identity; the left one is split by what became of the jobs."""
+    """Both sides of the identity; the left side is split by how the jobs ended."""
 
     delays: int
     """Σ (τ_t + 1) over the arrivals; a job re-sampled early counts τ_t."""
@@ -186,7 +183,7 @@ class Identity:
 
     @property
     def total(self) -> int:
-        """The left side: what all jobs add."""
+        """The left side: the sum over all jobs."""
         return self.delays + self.in_flight + self.others
 
 
@@ -195,7 +192,7 @@ def verify(jobs: Jobs, final_concurrency: int | None, *, early: bool = True) -> 
     iterations = int(np.count_nonzero(jobs.arrived))
     check_structure(jobs, iterations, early=early)
     counted = active(jobs, iterations)
-    found = counted.copy()  # what the server counted; C_T only if it was asked
+    found = counted.copy()  # what the server counted, C_T only if it is recorded
     found[jobs.ended_iteration[jobs.arrived]] = jobs.concurrency[jobs.arrived]
     if final_concurrency is not None:
         found[-1] = final_concurrency
@@ -209,19 +206,19 @@ def verify(jobs: Jobs, final_concurrency: int | None, *, early: bool = True) -> 
     identity = Identity(
         delays=int(in_sets[jobs.arrived].sum()),
         in_flight=int(in_sets[jobs.in_flight].sum()),
-        others=int((in_sets[neither] - 1).sum()),  # it left before iteration ``ended_iteration``
+        others=int((in_sets[neither] - 1).sum()),  # each left before iteration ``ended_iteration``
         concurrency=int(found.sum()),
     )
-    if identity.total != identity.concurrency:  # cannot be, after the check above; the sums are what is promised
+    if identity.total != identity.concurrency:  # impossible after the check above, but promised
         raise IdentityViolation(f"the jobs add {identity.total}, the concurrency {identity.concurrency}: {identity}")
     return identity
 
 
 def _explain(jobs: Jobs, iterations: int, counted: Ints, found: Ints) -> str:
-    """Name the first t that does not add up, and the rows that could be to blame.
+    """Name the first t at which the counts differ, and the rows that could be wrong.
 
     One wrong end of one row shifts |C_t| by the same amount on one stretch of t, and that row begins or ends
-    at one of the two borders. So the stretch is enough to find the suspects.
+    at one of the two borders. So the stretch is enough to find the suspect rows.
     """
     excess = counted - found
     first = int(np.argmax(excess != 0))

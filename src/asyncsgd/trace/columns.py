@@ -1,4 +1,7 @@
-"""The delays of a trace by the paper's definitions, with τ = t - s (docs: "One convention for delays")."""
+"""The columns of a trace, one row per job in order of assignment, and the delays that follow from them.
+
+Delays follow the paper's definitions with τ = t - s (docs/decisions/0001-one-convention-for-delays.md).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,6 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import TraceError
 from asyncsgd.core.events import Outcome
-
-# --------------------------------------------------------------------------------------------------------------
-# The columns of a trace: one row per job, in the order in which the jobs were assigned.
-
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -56,7 +55,7 @@ IN_FLIGHT: dict[str, float] = {
     "examples": -1,
     "seconds": np.nan,
 }
-"""What the columns of an end hold while the job is still in flight."""
+"""The values of the columns about the end of a job that is still in flight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +66,8 @@ class Jobs:
     and otherwise the first t whose C_t no longer holds the job. While a job is in flight, its end is -1 or
     NaN.
 
-    The last four may be left out: every job is then one mini-batch, the k-th job the k-th mini-batch, and how many
-    ``examples`` it used and how many ``seconds`` its worker computed is not known (-1 and NaN).
+    The last four may be left out. Every job is then one mini-batch, the k-th job the k-th mini-batch, and the number of
+    ``examples`` and the ``seconds`` of computing are unknown (-1 and NaN).
     """
 
     job: Ints
@@ -132,7 +131,7 @@ class Jobs:
         return Jobs(**{name: getattr(self, name)[rows] for name in DTYPES})
 
     def name(self, row: int) -> str:
-        """Say which job a row is about, for messages: ``job 3 of worker 1 (lost)``."""
+        """Return the name of a row's job for messages: ``job 3 of worker 1 (lost)``."""
         code = int(self.outcome[row])
         outcome = Outcome(code).name.lower().replace("_", " ") if code < len(ARRIVED) else f"outcome {code}"
         return f"job {self.job[row]} of worker {self.worker[row]} ({outcome})"
@@ -146,7 +145,7 @@ def active(jobs: Jobs, iterations: int) -> Ints:
     """
     last = iterations
     first_without = np.where(jobs.in_flight, last + 1, jobs.ended_iteration + jobs.arrived)
-    # The clip changes nothing in a sound trace; in a broken one it leaves the complaint to check().
+    # The clip changes nothing in a sound trace. With a broken one it avoids an error here, and check() reports it.
     enters = np.bincount(np.clip(jobs.entered, 0, last + 1), minlength=last + 2)
     leaves = np.bincount(np.clip(first_without, 0, last + 1), minlength=last + 2)
     return np.cumsum(enters - leaves)[: last + 1].astype(np.int64, copy=False)
@@ -154,7 +153,7 @@ def active(jobs: Jobs, iterations: int) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """What the theorems ask of the delays.
+    """The figures about delays that the theorems need.
 
     The average and the maximum run over the T arrivals and the jobs in flight at T except j_T, the one that
     would arrive next. A trace cannot know which that is, so the job assigned *last* is left out: that never
@@ -179,7 +178,7 @@ class Delays:
     per_worker: dict[int, float]
     """τ^i_avg: the mean over the arrived and in-flight jobs of worker i, all of these included."""
     values: Ints = field(repr=False)
-    """The delays that ``average`` and ``maximum`` are made of: by job, in the order of assignment."""
+    """The delays behind ``average`` and ``maximum``: one per job, in the order of assignment."""
 
     def histogram(self) -> Ints:
         """Count the jobs with each delay: entry d is the number of jobs with τ = d.
@@ -230,7 +229,7 @@ class Remark5:
 
     @property
     def difference(self) -> float:
-        """By how much the paper's form is larger."""
+        """The paper's form minus the exact figure."""
         return self.paper - self.exact
 
 

@@ -1,4 +1,4 @@
-"""Traces on disk: Parquet, and reading back either kind of file. pyarrow is loaded only when this is used."""
+"""Traces on disk: write Parquet, and read Parquet or a log. Only this module loads pyarrow, and only when used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REPEATING = ["outcome", "worker", "step", "concurrency", "workers", "steps", "ex
 
 
 def to_arrow(trace: Trace) -> pa.Table:
-    """Return the jobs as a table: outcomes as dictionary-encoded words, the facts as metadata."""
+    """Return the jobs as a table: outcomes as dictionary-encoded text, the facts as metadata."""
     columns: dict[str, Any] = {name: pa.array(getattr(trace.jobs, name)) for name in DTYPES}
     codes = pa.array(trace.jobs.outcome.astype(np.int8))
     columns["outcome"] = pa.DictionaryArray.from_arrays(codes, pa.array(WORDS))
@@ -49,11 +49,11 @@ def to_arrow(trace: Trace) -> pa.Table:
 
 
 def write(trace: Trace, path: str | PathLike[str], *, private: bool = False) -> None:
-    """Write Parquet, whole or not at all; a ``private`` file only its owner may read."""
+    """Write Parquet, whole or not at all. Only the owner may read a ``private`` file."""
     from pyarrow import parquet
 
     if Path(path).suffix.lower() not in ("", ".parquet", ".pq"):
-        raise BadTraceFile(f"{path} would hold Parquet, whatever its name says; name it {Path(path).stem}.parquet")
+        raise BadTraceFile(f"{path} would hold Parquet in spite of its name; name it {Path(path).stem}.parquet")
     table = to_arrow(trace)
     with replacing(Path(path), private=private) as file:
         parquet.write_table(table, file, compression="zstd", use_dictionary=REPEATING, column_encoding=COUNTING)
@@ -92,7 +92,7 @@ def _facts(trace: Trace) -> dict[bytes, bytes]:
 
 
 def _checksum(facts: Mapping[bytes, bytes], jobs: Jobs) -> bytes:
-    """Of all that is read from a file: Parquet has checksums of its own, but not of everything."""
+    """Return a checksum of everything read from a file. Parquet has its own checksums, but not of everything."""
     digest = hashlib.sha256(repr(sorted(facts.items())).encode())
     for name, dtype in DTYPES.items():
         digest.update(np.ascontiguousarray(getattr(jobs, name), dtype.newbyteorder("<")).tobytes())

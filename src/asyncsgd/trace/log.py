@@ -1,9 +1,9 @@
-"""The running log: a trace that is appended while the run goes on, and readable after a kill at any instant.
+"""The running log: a trace that grows during the run and is readable after a kill at any instant.
 
-It is a word that tells what it is, then checksummed blocks (`asyncsgd.trace.sealed`). The first block is the header:
-JSON with the format, the columns and the metadata. Each of the others holds the rows of one flush as records: the jobs
-assigned since the last flush and those that ended since. A later row of a job supersedes an earlier one. So the blocks
-up to any of them are the whole trace as it stood at that flush. An empty block ends a log that was closed.
+A log starts with a fixed text, followed by checksummed blocks (`asyncsgd.trace.sealed`). The first block is the header:
+JSON with the format, the columns and the metadata. Every other block holds the rows of one flush as records: the jobs
+assigned since the last flush and those that ended since. A later row of a job replaces an earlier one. So the first k
+blocks are the whole trace at the time of their last flush. An empty block ends a log that was closed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from asyncsgd.trace.trace import Trace
 
 FORMAT = 2
-"""Goes up when an older reader would misunderstand a file, be it a log or Parquet."""
+"""The format of logs and Parquet files. It increases when an older reader would misunderstand a file."""
 MAGIC = b"asyncsgd trace log\n"
-"""How every log begins, whatever its format."""
+"""The first bytes of every log, in every format."""
 ROW = np.dtype([(name, dtype.newbyteorder("<")) for name, dtype in DTYPES.items()])
 """One row as it is written."""
-REPAIR = "restore it from a backup, or let `asyncsgd repair DIR` save what is whole"
-"""What to do about a damaged file of a run."""
+REPAIR = "restore it from a backup, or run `asyncsgd repair DIR` to save what is whole"
+"""The fix in messages about a damaged file of a run."""
 END = HEAD.size
 """Bytes of the block that ends a closed log."""
 
 
 class TraceLog:
-    """Appends a recorder's news to a file, one block per ``flush``.
+    """Append what a recorder has recorded to a file, one block per ``flush``.
 
     >>> import tempfile
     >>> from asyncsgd.core.events import Assign, Job
@@ -58,21 +58,21 @@ class TraceLog:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        """Begin a new file; an existing one is never overwritten."""
+        """Create a new file; never overwrite an existing one."""
         self.path = Path(path)
         try:
             self._file = create(self.path)
         except FileExistsError as error:
             fix = "continue it with TraceLog.reopen(path), or choose another name"
-            raise FileExistsError(error.errno, f"there is a log already; {fix}", str(self.path)) from None
+            raise FileExistsError(error.errno, f"the log already exists; {fix}", str(self.path)) from None
         self._start(Mark(), jobs=0, in_flight=np.empty(0, dtype=np.int64))
 
     @classmethod
     def reopen(cls, path: str | PathLike[str], trace: Trace | None = None) -> TraceLog:
-        """Continue a log after a crash: keep what can be read of it, or ``trace`` (a rewound one) instead.
+        """Continue a log after a crash: keep what can be read of the log, or a rewound ``trace`` instead.
 
-        The kept rows are written to a new file that then takes the old one's place, so that a kill in between
-        loses nothing and a torn tail disappears.
+        The kept rows are written to a new file that then replaces the old one, so that a kill in between loses nothing
+        and a torn last block disappears.
         """
         trace = read(Path(path))[0] if trace is None else trace
         head, chain = header(trace.metadata)
@@ -88,7 +88,7 @@ class TraceLog:
 
     @classmethod
     def shorten(cls, path: Path, mark: Mark, trace: Trace) -> TraceLog:
-        """Continue a log from where it stood at ``mark``, when it held ``trace``; what came after is cut off."""
+        """Continue a log from ``mark``, when it held ``trace``, and cut off everything after."""
         log = cls.__new__(cls)
         log.path, log._file = path, os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         os.ftruncate(log._file, mark.size)
@@ -98,15 +98,15 @@ class TraceLog:
 
     def _start(self, mark: Mark, jobs: int, in_flight: Ints) -> None:
         self.mark = mark
-        """How long the log is, and the checksum of it."""
+        """The length of the log, and its checksum."""
         self._jobs = jobs
         self._in_flight = in_flight
         self._closed = False
 
     def flush(self, recorder: Recorder, *, sync: bool = False) -> int:
-        """Hand everything that is new to the operating system; return the number of rows written.
+        """Pass all new rows to the operating system; return the number of rows written.
 
-        What was flushed survives the death of the process. With ``sync`` it also survives a power cut.
+        Flushed rows survive the death of the process. With ``sync`` they also survive a power cut.
         """
         if self._closed:
             raise TraceError(f"{self.path} is closed; TraceLog.reopen(path) continues it")
@@ -137,7 +137,7 @@ class TraceLog:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except BaseException:
-            os.ftruncate(self._file, self.mark.size)  # a full disk must not leave half a block with more behind it
+            os.ftruncate(self._file, self.mark.size)  # remove half a block that a full disk left
             os.lseek(self._file, self.mark.size, os.SEEK_SET)
             raise
         self.mark = Mark(self.mark.size + len(data), chain)
@@ -164,7 +164,7 @@ class TraceLog:
 
 
 def header(metadata: Mapping[str, str]) -> tuple[bytes, int]:
-    """Return how a log begins, and the checksum of its first block."""
+    """Return the first bytes of a log, header included, and the checksum of its first block."""
     facts = {"format": FORMAT, "columns": _columns(), "metadata": dict(metadata)}
     data, chain = block(json.dumps(facts).encode(), 0)
     return MAGIC + data, chain
@@ -175,7 +175,7 @@ def _columns() -> list[list[str]]:
 
 
 def records(jobs: Jobs) -> NDArray[np.void]:
-    """Return rows as they are written."""
+    """Return rows as the records that are written to the file."""
     records = np.empty(len(jobs), ROW)
     for name in DTYPES:
         records[name] = getattr(jobs, name)
@@ -186,7 +186,7 @@ def records(jobs: Jobs) -> NDArray[np.void]:
 
 
 def metadata(path: Path, payload: memoryview) -> dict[str, str]:
-    """Return the metadata that the first block of a log holds; refuse a log of another format."""
+    """Return the metadata in the first block of a log; raise for a log of another format."""
     try:
         facts = json.loads(bytes(payload))
         version, columns, found = facts["format"], facts["columns"], facts["metadata"]
@@ -209,7 +209,7 @@ def batch(path: Path, payload: memoryview) -> Jobs:
 def read(path: Path, mark: Mark | None = None) -> tuple[Trace, Mark]:
     """Return the trace of a log, and where its last whole block of rows ends. With ``mark``, read only up to there.
 
-    A torn last block is left out, and the trace says that it is truncated. Damage is refused.
+    A torn last block is left out, and the trace is marked as truncated. Damage raises `BadTraceFile`.
     """
     from asyncsgd.trace.trace import Trace
 
@@ -239,15 +239,15 @@ def read(path: Path, mark: Mark | None = None) -> tuple[Trace, Mark]:
     if facts is None:
         raise BadTraceFile(f"{path} has no complete header: the run ended in its first flush; start it again")
     if mark is not None and place != mark:
-        raise BadTraceFile(f"{path} is damaged (it does not hold what it held at the checkpoint); {REPAIR}")
+        raise BadTraceFile(f"{path} is damaged (it differs from what it held at the checkpoint); {REPAIR}")
     records = np.concatenate(found) if found else np.empty(0, ROW)
     job = records["job"]
-    # Numbers are checked before they are used as places: a file is not to be trusted with our memory.
+    # Check numbers from the file before using them as indices: a wrong one could allocate or overwrite any memory.
     size = int(job.max(initial=-1)) + 1
     if size > len(job) or job.min(initial=0) < 0 or (np.bincount(job, minlength=size) == 0).any():
         raise BadTraceFile(f"{path}: its jobs are not numbered 0, 1, 2, ... without gaps; it is damaged")
     columns: dict[str, Any] = {}
     for name, dtype in DTYPES.items():
         columns[name] = np.empty(size, dtype)
-        columns[name][job] = records[name]  # of several rows of a job the last one stays
+        columns[name][job] = records[name]  # the last of several rows of a job wins
     return Trace(Jobs(**columns), facts, truncated=place.size + closed * END < len(data)), place

@@ -1,4 +1,4 @@
-"""The recorder: builds a trace while a run goes on."""
+"""The recorder, which builds a trace during a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from asyncsgd.trace.trace import Trace
 
 
 class Recorder:
-    """Writes down each event's assignments and ends; ``trace()`` gives a snapshot at any moment.
+    """Record each event's assignments and ended jobs; ``trace()`` returns a snapshot at any moment.
 
-    >>> from asyncsgd.core.events import Job
-    >>> recorder = Recorder(metadata={"method": "async_sgd"})
-    >>> job = Job(id=0, worker=3, iteration=0, version=0, entered=0, seed=1)
-    >>> recorder.record(0.0, [Assign(job, np.zeros(2), 0)], [])
-    >>> recorder.record(1.5, [], [Ended(job, Outcome.APPLIED, 0, 0, step=0.1, concurrency=1, workers=1)])
-    >>> recorder.trace(final_concurrency=0).check()
-    Identity(delays=1, in_flight=0, others=0, concurrency=1)
+        >>> from asyncsgd.core.events import Job
+        >>> recorder = Recorder(metadata={"method": "async_sgd"})
+        >>> job = Job(id=0, worker=3, iteration=0, version=0, entered=0, seed=1)
+        >>> recorder.record(0.0, [Assign(job, np.zeros(2), 0)], [])
+        >>> recorder.record(1.5, [], [Ended(job, Outcome.APPLIED, 0, 0, step=0.1, concurrency=1, workers=1)])
+        >>> recorder.trace(final_concurrency=0).check()
+        Identity(delays=1, in_flight=0, others=0, concurrency=1)
 
-    A recorder whose rows a `TraceLog` has written can `forget` those that have ended: it then holds the jobs in flight
-    and what came since, however long the run.
+    Once a `TraceLog` has written the rows, the recorder can `forget` those that have ended. It then holds only the jobs
+    in flight and later ones, however long the run is.
     """
 
     def __init__(self, metadata: Mapping[str, str] | None = None, capacity: int = 1024) -> None:
@@ -40,7 +40,7 @@ class Recorder:
 
     @classmethod
     def resume(cls, trace: Trace) -> Recorder:
-        """Go on where an earlier trace stopped; jobs in flight there can end here."""
+        """Return a recorder that continues an earlier trace; jobs in flight there can end here."""
         recorder = cls(trace.metadata, capacity=2 * len(trace) + 1024)
         for name in DTYPES:
             recorder._columns[name][: len(trace)] = getattr(trace.jobs, name)
@@ -51,9 +51,9 @@ class Recorder:
         return self._count
 
     def record(self, time: float, commands: Iterable[Command], ended: Sequence[Ended]) -> None:
-        """Write down one event: the commands the server answered it with, and the jobs that ended in it.
+        """Record one event: the commands of the server's reply, and the jobs that the event ended.
 
-        A raise leaves the recorder as it was.
+        If this raises, the recorder is unchanged.
         """
         count, used, done = self._count, self._used, 0
         try:
@@ -106,7 +106,7 @@ class Recorder:
             was = Outcome(self._outcome[row]).name.lower()
             raise TraceError(f"job {job} of worker {self._worker[row]} ended twice: it was {was} already")
         if not end.outcome:
-            raise TraceError(f"job {job} of worker {end.job.worker} cannot end as in flight; say how it ended")
+            raise TraceError(f"job {job} of worker {end.job.worker} cannot end as in flight; pass how it ended")
         self._ended_iteration[row] = end.iteration
         self._ended_version[row] = end.version
         self._ended_time[row] = time
@@ -149,13 +149,13 @@ class Recorder:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the rows take."""
+        """The number of bytes that the rows take."""
         return sum(column.nbytes for column in self._columns.values())
 
     # --------------------------------------------------------------------------------------------- inside
 
     def _row(self, job: int) -> int:
-        """The row of a job that was assigned; -1 if it was forgotten."""
+        """Return the row of a job that was assigned; -1 if it was forgotten."""
         return job - self._base + len(self._kept) if job >= self._base else self._kept.get(job, -1)
 
     def _reserve(self, capacity: int) -> None:
@@ -185,10 +185,10 @@ class Recorder:
         self._seconds = views["seconds"]
 
     def _undo(self, ended: Sequence[Ended], whole: int) -> None:
-        """Put jobs back in flight: the first ``whole`` of these had ended, the next one perhaps half."""
+        """Put jobs back in flight: the first ``whole`` of these had ended, the next one perhaps in part."""
         for which, end in enumerate(ended):
             row = self._row(end.job.id) if is_id(end.job.id) and end.job.id >= 0 else -1
-            # The one that failed may have ended long ago (that is then the failure): leave its row alone.
+            # If the job that failed had ended long ago, that was the failure: leave its row alone.
             if which < whole or (0 <= row < self._used and not self._outcome[row]):
                 for name, value in IN_FLIGHT.items():
                     self._columns[name][row] = value

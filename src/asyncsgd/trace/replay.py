@@ -1,6 +1,7 @@
-"""The numbers along given arrivals, through the core's own code.
+"""Compute the numbers along given arrivals with the core's own code.
 
-A simulation and the replay of a recorded run both need this: for every method, and as the judge of compiled code.
+A simulation and the replay of a recorded run both use it: for methods without compiled code, and as the reference that
+compiled code is tested against.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from asyncsgd.trace.columns import Floats, Ints
 
 
 class Computes(Protocol):
-    """What a replay needs of a task."""
+    """What a replay needs from a task."""
 
     def initial(self) -> Vector:
         """Return the model to start from."""
@@ -68,17 +69,17 @@ class Arrivals:
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """What a method's step rule and buffer make of the arrivals."""
+    """The weights, versions and moves that a method's step rule and buffer give to the arrivals."""
 
     weight: Floats
     version: Ints
-    """Of x^(0), ..., x^(T)."""
+    """The versions of x^(0), ..., x^(T)."""
     flush: NDArray[np.uint8]
     """Whether the arrival moved the model."""
 
     @property
     def outcome(self) -> NDArray[np.uint8]:
-        """What became of each arrival."""
+        """The outcome of each arrival: applied or dropped."""
         return np.where(self.weight != 0, Outcome.APPLIED, Outcome.DROPPED).astype(np.uint8)
 
     def first(self, iterations: int) -> Weighed:
@@ -88,16 +89,16 @@ class Weighed:
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """What a recorded run adds to its arrivals; a simulation needs nothing of it."""
+    """What a recorded run adds to its arrivals. A simulation needs none of it."""
 
     watch: Callable[[Arrival, Vector], bool] | None = None
-    """Called with every arrival and its update before the update is used; returns True to stop there."""
+    """A function called with every arrival and its update before the update is used; it returns True to stop there."""
     present: Callable[[int], Collection[int]] | None = None
-    """Which workers were present at an iteration."""
+    """The workers present at an iteration."""
     carry: Callable[[int, int, Vector], Vector] | None = None
-    """From (iteration, worker, update) what reached the server, where updates are rounded on the way."""
+    """A function from (iteration, worker, update) to the update that reached the server, if updates are rounded."""
     noise: Mapping[int, int] | None = None
-    """Seeds of noise, by the iteration that each was first used at."""
+    """Seeds of noise, by the iteration at which each was first used."""
 
 
 class Replayed(NamedTuple):
@@ -124,11 +125,11 @@ def replay_core(
     """Compute every update along the arrivals and apply it with the code that a real server runs.
 
     Args:
-        arrivals: Who arrives when, and from which point.
-        task: What computes the updates.
-        method: Any method; its dispatch rule has no effect, as the arrivals are given.
+        arrivals: The arrivals in order, each with its worker and the point that its job read.
+        task: The task that computes the updates.
+        method: Any method. Its dispatch rule is ignored, because the arrivals are given.
         seed: The seed of the run.
-        after: Called with the number of arrivals and the update half after each of them; returns True to stop.
+        after: Called after each arrival with the number of arrivals and the `Update`; returns True to stop.
         around: What a recorded run adds.
     """
     around = Surroundings() if around is None else around
@@ -177,7 +178,7 @@ def replay_core(
         if around.watch is not None and around.watch(arrival, g):
             break
         before = update.version
-        # A plain float: NumPy's own would make it a sum in float64 where the model is float32.
+        # A plain float: with a NumPy float64, arithmetic on a float32 model would run in float64.
         weight = update.weigh(arrival)
         weights[t] = weight
         _, steps[t] = update.apply(arrival, g, weight)

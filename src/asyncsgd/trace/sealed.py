@@ -1,9 +1,10 @@
-"""Files that are only appended to and notice damage: blocks of bytes, and lines of JSON, each with a checksum.
+"""Append-only files that detect damage: blocks of bytes and lines of JSON, each with a checksum.
 
-Every checksum also covers all that stands before it, so a block or line that was deleted, repeated or moved is noticed
-as well as one whose bits have changed. CRC-32 guards against accidents, not against a forger.
+Every checksum also covers all bytes before it. So a reader detects a block or line that was deleted, repeated or moved,
+as well as one whose bits have changed. CRC-32 protects against accidents, not against forgery.
 
-A kill or a full disk leaves the last block or line half written. That is *torn* and not damage: it never counted.
+A kill or a full disk can leave the last block or line half written. That is *torn* and not damaged: readers ignore it,
+because the run never relied on it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import Any
 from asyncsgd.core.errors import Damage
 
 HEAD = struct.Struct("<III")
-"""Before every block: its length, the checksum of it and all before, and a checksum of these two numbers."""
+"""The head of a block: its length, the checksum of it and all bytes before, and a checksum of these two numbers."""
 SUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\Z')
-"""How every line ends."""
+"""The end of every line."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How long a file was at a moment, and the checksum of all that it held."""
+    """The length of a file at some moment, and the checksum of its contents up to there."""
 
     size: int = 0
     chain: int = 0
@@ -36,7 +37,7 @@ class Mark:
 
 
 def block(payload: bytes, chain: int) -> tuple[bytes, int]:
-    """Return the bytes of the next block, and the checksum that the one after it goes on from.
+    """Return the bytes of the next block, and the checksum to pass for the block after it.
 
     >>> data, chain = block(b"abc", 0)
     >>> [(bytes(payload), mark.size) for payload, mark in blocks(data)]
@@ -52,9 +53,9 @@ def _head(length: int, chain: int) -> bytes:
 
 
 def blocks(data: bytes | memoryview, mark: Mark = Mark()) -> Iterator[tuple[memoryview, Mark]]:  # noqa: B008 - frozen
-    """Yield every whole block of ``data`` and where it ends; ``data`` begins where ``mark`` stands.
+    """Yield every whole block of ``data`` and the mark at its end; ``data`` starts at ``mark``.
 
-    Stops at a torn block. Raises `Damage` at one that is whole and wrong.
+    Stop at a torn block. Raise `Damage` at a block that is whole and wrong.
     """
     view, place = memoryview(data), 0
     while len(view) - place >= HEAD.size:
@@ -62,7 +63,7 @@ def blocks(data: bytes | memoryview, mark: Mark = Mark()) -> Iterator[tuple[memo
         where = mark.size + place
         if zlib.crc32(view[place : place + 8]) != check:
             if not any(view[place:]):
-                return  # a power cut can leave zeros where a block was to be
+                return  # a power cut can leave zeros in place of a block
             raise Damage(f"the block at byte {where} has a wrong head")
         start = place + HEAD.size
         if len(view) - start < length:
@@ -80,7 +81,7 @@ def blocks(data: bytes | memoryview, mark: Mark = Mark()) -> Iterator[tuple[memo
 
 
 def line(row: Mapping[str, Any], chain: int) -> tuple[bytes, int]:
-    """Return a row as the next line, and the checksum that the one after it goes on from.
+    """Return a row as the next line, and the checksum to pass for the line after it.
 
     >>> [(row, mark.size) for row, mark in lines(line({"iteration": 3}, 0)[0])]
     [({'iteration': 3}, 38)]
@@ -91,9 +92,9 @@ def line(row: Mapping[str, Any], chain: int) -> tuple[bytes, int]:
 
 
 def lines(data: bytes, mark: Mark = Mark()) -> Iterator[tuple[dict[str, Any], Mark]]:  # noqa: B008 - frozen
-    """Yield every whole line of ``data`` as a row, and where it ends; ``data`` begins where ``mark`` stands.
+    """Yield every whole line of ``data`` as a row, and the mark at its end; ``data`` starts at ``mark``.
 
-    Stops at a last line without its end. Raises `Damage` at one that does not match its checksum.
+    Stop at a last line without its end. Raise `Damage` at a line that does not match its checksum.
     """
     size, chain = mark.size, mark.chain
     for number, text in enumerate(data.split(b"\n")[:-1], 1):

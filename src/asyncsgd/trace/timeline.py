@@ -1,9 +1,9 @@
-"""A trace as Chrome's trace events, for ui.perfetto.dev and chrome://tracing.
+"""When each job waited and was computed, and a trace as Chrome's trace events (ui.perfetto.dev, chrome://tracing).
 
 ::
 
     server    one slice per version of the model; counters: jobs in flight, delay, metrics
-    worker 0  one slice per job while it is computed; waiting in a queue beside it
+    worker 0  one slice per job while it is computed; time in a queue is a slice beside it
     worker 1  ...
     arrows    from the version that a job read to the job, and on to the version that its update made
 """
@@ -28,37 +28,34 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.trace.columns import DTYPES, Floats, Ints, Mask
 from asyncsgd.trace.trace import Trace
 
-# --------------------------------------------------------------------------------------------------------------
-# When each job waited and when it was computed.
-
 
 @dataclass(frozen=True, eq=False)
 class Spans:
     """One row per job: assigned, then computed from ``begin`` to ``end``; in seconds, or in iterations without a clock.
 
-    A worker does its jobs first in, first out: it began one when that was assigned, or when those before it had
-    ended if that was later. A job in flight goes on to the ``horizon``; one that never began has ``begin == end``.
+    A worker does its jobs first in, first out. It began a job when the job was assigned, or when the jobs before it had
+    ended if that was later. A job in flight lasts until the ``horizon``; one that never began has ``begin == end``.
     """
 
     assigned: Floats
     begin: Floats
     end: Floats
     horizon: float
-    """Where the record ends."""
+    """The end of the record."""
     timed: bool
-    """Whether these are seconds."""
+    """Whether the unit is seconds; otherwise it is iterations."""
 
     @property
     def waited(self) -> Mask:
-        """Which jobs stood in a queue."""
+        """Whether each job waited in a queue."""
         mask: Mask = self.begin > self.assigned
         return mask
 
 
 def spans(trace: Trace, horizon: float | None = None) -> Spans:
-    """Tell waiting from computing; ``horizon`` is where the record ends, by default with the last thing that it knows.
+    """Return when each job waited and was computed; ``horizon`` is the end of the record, by default its last event.
 
-    Worker 0 is given two jobs at once and so begins the second when the first has ended:
+    Worker 0 gets two jobs at once and so begins the second when the first has ended:
 
     >>> found = spans(Trace.from_history(workers=[0, 0, 1], assigned=[0, 0, 0], arrived=[0, 2, 1]))
     >>> found.begin, found.end, found.timed
@@ -78,8 +75,8 @@ def spans(trace: Trace, horizon: float | None = None) -> Spans:
     if not len(jobs):
         return Spans(assigned, assigned, end, horizon, timed)
 
-    # Of each worker, the latest end among the jobs before: a running maximum that begins anew with every worker. Ends
-    # stand there by rank, so that a worker's place in front of it makes one whole number of the two.
+    # For each row, the latest end among the earlier jobs of its worker: a running maximum that restarts with every
+    # worker. It runs over whole numbers made of (worker, rank of the end), so one pass serves all workers.
     worker = np.unique(jobs.worker, return_inverse=True)[1]
     order = np.lexsort((jobs.job, worker))
     ranked = np.argsort(end, kind="stable")
@@ -94,16 +91,16 @@ def spans(trace: Trace, horizon: float | None = None) -> Spans:
 
 
 SERVER, WORKERS = 1, 2
-"""Processes of the picture. Nobody is 0: that number is the kernel's."""
+"""Process ids in the picture. They start at 1, because viewers reserve 0 for the kernel."""
 FIRST_ROW = 2
-"""Rows of workers count from here, as the server's row is 1 and numbers of rows are unique over all processes."""
+"""The first row id of workers: the server's row is 1, and row ids are unique over all processes."""
 
 Event = dict[str, Any]
 Metrics = Mapping[str, ArrayLike]
 
 
 def write(trace: Trace, path: str | PathLike[str], metrics: Metrics | None = None, *, flows: bool = True) -> Path:
-    """Write the file, whole or not at all; a name that ends in ``.gz`` is compressed."""
+    """Write the file, whole or not at all, and compressed if its name ends in ``.gz``."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +129,7 @@ def _dump(trace: Trace, metrics: Metrics | None, flows: bool, file: Any) -> None
 
 
 def events(trace: Trace, metrics: Metrics | None = None, *, flows: bool = True) -> Iterator[Event]:
-    """The events one by one. Times are whole microseconds: fractions make slices overlap by rounding.
+    """Yield the events. Times are whole microseconds, because fractions would make slices overlap by rounding.
 
     >>> trace = Trace.from_history(workers=[0, 1, 1], assigned=[0, 0, 1], arrived=[1, 0, -1])
     >>> [event["name"] for event in events(trace) if event["ph"] == "X" and event["pid"] == WORKERS]
@@ -163,15 +160,15 @@ def _ticks(times: ArrayLike, scale: float) -> Ints:
 
 
 def _arrivals(trace: Trace, found: Spans) -> NDArray[np.float64]:
-    """When arrival t came."""
+    """Return the time of each arrival t."""
     times: NDArray[np.float64] = found.end[trace.job]
     return times
 
 
 def _versions(trace: Trace, found: Spans, scale: float) -> Iterator[Event]:
-    """Version v of the model, from the arrival that made it to the one that made the next."""
+    """Yield a slice per version of the model, from the arrival that made it to the one that made the next."""
     jobs, version = trace.jobs, trace.version
-    # What the last arrival made is only known if a job has read it.
+    # The version that the last arrival made is only known if a job has read it.
     newest = max(int(jobs.assigned_version.max(initial=0)), int(version.max(initial=0)))
     after = np.append(version[1:], newest)[: len(version)]
     made = np.flatnonzero(after > version)
@@ -208,7 +205,7 @@ def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, flows: bool) -> 
             "step": column["step"][job] if arrived else None,
         }
         here: Event = {"pid": WORKERS, "tid": row[job]}
-        name = f"job {job}" if outcome is Outcome.APPLIED else f"job {job} {word}"  # viewers colour by the words in it
+        name = f"job {job}" if outcome is Outcome.APPLIED else f"job {job} {word}"  # viewers choose colours by the name
         if waited[job]:
             queue = {**here, "cat": "waiting", "name": f"worker {args['worker']} waiting", "id": job}
             yield {"ph": "b", **queue, "ts": assigned[job], "args": {"job": job}}
@@ -219,7 +216,7 @@ def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, flows: bool) -> 
                 "s": "t",
                 **here,
                 "cat": word,
-                "name": f"{name}, never begun",
+                "name": f"{name}, never started",
                 "ts": end[job],
                 "args": args,
             }

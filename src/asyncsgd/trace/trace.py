@@ -37,7 +37,7 @@ Column = TypeVar("Column", bound=NDArray[Any])
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What happened in a run. ``trace.jobs`` has one row per job, the columns below one per arrival.
+    """What happened in a run. ``trace.jobs`` has one row per job; the columns below have one row per arrival.
 
     Row t of ``trace.delay``, ``trace.worker``, ... is the arrival of iteration t (applied or dropped):
     τ_t = ``trace.delay[t]`` = t - ``trace.assigned_iteration[t]``. All columns are read-only.
@@ -51,11 +51,11 @@ class Trace:
 
     jobs: Jobs
     metadata: dict[str, str] = field(default_factory=dict)
-    """Words about the run, kept in the file."""
+    """Facts about the run as text, stored in the file."""
     final_concurrency: int | None = None
-    """|C_T| as the server counted it at the end; None if nobody asked it (after a crash, say)."""
+    """|C_T| as the server counted it at the end; None if it was not recorded, for example after a crash."""
     truncated: bool = False
-    """Whether this comes from a log whose last batch was torn by a kill; the rows up to there are whole."""
+    """Whether a kill tore the last block of the log; the rows before it are whole."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", dict(self.metadata))
@@ -68,7 +68,7 @@ class Trace:
         return f"<Trace: {len(self)} jobs, {self.iterations} iterations{counts and ': ' + counts}>"
 
     def __eq__(self, other: object) -> bool:
-        """Whether all cells and facts are the same; NaN equals NaN."""
+        """Return whether all cells and facts are the same; NaN equals NaN."""
         if not isinstance(other, Trace):
             return NotImplemented
         facts = [(t.metadata, t.final_concurrency, t.truncated) for t in (self, other)]
@@ -77,7 +77,7 @@ class Trace:
             np.array_equal(mine, theirs, equal_nan=mine.dtype.kind == "f") for mine, theirs in columns
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:  # leave the cached columns behind
+    def __reduce__(self) -> tuple[Any, ...]:  # without the cached columns
         return Trace, (self.jobs, self.metadata, self.final_concurrency, self.truncated)
 
     # ------------------------------------------------------------------------ one row per arrival
@@ -97,12 +97,12 @@ class Trace:
 
     @cached_property
     def job(self) -> Ints:
-        """Which job arrived."""
+        """The job that arrived."""
         return self._ints("job")
 
     @cached_property
     def worker(self) -> Ints:
-        """Who computed it: j_t."""
+        """The worker that computed it: j_t."""
         return self._ints("worker")
 
     @cached_property
@@ -112,12 +112,12 @@ class Trace:
 
     @cached_property
     def staleness(self) -> Ints:
-        """The delay in versions: how often the model changed while the job was computed."""
+        """The delay in versions: the number of changes of the model while the job was computed."""
         return _read_only(self.version - self.assigned_version)
 
     @cached_property
     def time(self) -> Floats:
-        """When it arrived, in seconds, on the clock of whoever recorded."""
+        """The time of the arrival in seconds, on the recorder's clock."""
         return self._floats("ended_time")
 
     @cached_property
@@ -127,7 +127,7 @@ class Trace:
 
     @cached_property
     def step(self) -> Floats:
-        """η_t: the step that the arrival got, in a buffer of K its share η·w/K; 0 where it was dropped."""
+        """η_t: the step that the arrival got; its share η·w/K in a buffer of K; 0 if it was dropped."""
         return self._floats("step")
 
     @cached_property
@@ -137,7 +137,7 @@ class Trace:
 
     @cached_property
     def version(self) -> Ints:
-        """The model's version just before the arrival was applied."""
+        """The model's version just before the arrival."""
         return self._ints("ended_version")
 
     @cached_property
@@ -147,12 +147,12 @@ class Trace:
 
     @cached_property
     def workers(self) -> Ints:
-        """How many workers were present."""
+        """The number of workers present."""
         return self._ints("workers")
 
     @cached_property
     def assigned_iteration(self) -> Ints:
-        """The s of x^(s), the point at which it was computed."""
+        """The s of x^(s), the point at which the update was computed."""
         return self._ints("assigned_iteration")
 
     @cached_property
@@ -162,7 +162,7 @@ class Trace:
 
     @cached_property
     def assigned_time(self) -> Floats:
-        """When the job was handed out."""
+        """The time at which the job was assigned."""
         return self._floats("assigned_time")
 
     # ------------------------------------------------------------------------ what follows from it
@@ -174,7 +174,7 @@ class Trace:
 
     @cached_property
     def counts(self) -> dict[Outcome, int]:
-        """How many jobs ended in which way."""
+        """The number of jobs with each outcome."""
         return {outcome: int(np.count_nonzero(self.jobs.outcome == outcome)) for outcome in Outcome}
 
     @cached_property
@@ -201,12 +201,12 @@ class Trace:
         return remark5(self.delays, self.iterations, int(self.active[-1]))
 
     def check(self, *, early: bool = True) -> Identity:
-        """Check that the record is sound and that its delays add up to the concurrency, in integers.
+        """Check that every row is consistent and that the delays add up to the concurrency, in integers.
 
-        Σ_{t<T} (τ_t + 1) + Σ_{in flight} (T - s_i + 1) + Σ_{others} #{t : job in C_t} = Σ_{t=0..T} |C_t|, and
-        a job given out by early re-sampling counts one less. The left side comes from the rows, the right one
-        from what the server counted. A breach raises ``TraceError`` or ``IdentityViolation``, naming the job.
-        Pass ``early=False`` if the method never re-samples early: a delay one too large cannot pass for that then.
+        Σ_{t<T} (τ_t + 1) + Σ_{in flight} (T - s_i + 1) + Σ_{others} #{t : job in C_t} = Σ_{t=0..T} |C_t|, and a job
+        assigned by early re-sampling counts one less. The left side comes from the rows, the right side from what the
+        server counted. If they differ, this raises ``TraceError`` or ``IdentityViolation`` and names the job. Pass
+        ``early=False`` if the method never re-samples early. A delay that is one too large is then found too.
 
         >>> Trace.from_history(workers=[0, 1, 1], assigned=[0, 0, 1], arrived=[1, 0, -1]).check()
         Identity(delays=3, in_flight=2, others=0, concurrency=5)
@@ -216,7 +216,7 @@ class Trace:
     def rewind(self, jobs: int, in_flight: Iterable[int]) -> Trace:
         """Return the trace as it was when ``jobs`` jobs had been assigned and these were in flight.
 
-        That is what a server restored from a checkpoint goes on from, when the log has run ahead of it.
+        A server restored from a checkpoint continues from this trace if the log is newer than the checkpoint.
 
         >>> trace = Trace.from_history(workers=[0, 0, 0], assigned=[0, 1, 2], arrived=[0, 1, 2])
         >>> trace.rewind(jobs=2, in_flight=[1])
@@ -236,7 +236,7 @@ class Trace:
         return Trace(Jobs(**columns), self.metadata)
 
     def until(self, iterations: int) -> Trace:
-        """Return the trace as if the run had ended after so many arrivals.
+        """Return the trace as if the run had ended after ``iterations`` arrivals.
 
         >>> Trace.from_history(workers=[0, 0, 0], assigned=[0, 1, 2], arrived=[0, 1, 2]).until(1)
         <Trace: 2 jobs, 1 iterations: 1 in flight, 1 applied>
@@ -248,11 +248,11 @@ class Trace:
         return replace(self.rewind(handed_out, flying), final_concurrency=len(flying))
 
     def arrivals(self) -> Arrivals:
-        """Return the arrivals, which a replay follows."""
+        """Return the arrivals that a replay follows."""
         return Arrivals(self.job, self.worker, self.assigned_iteration, self.time, self.concurrency, self.workers)
 
     def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
-        """Return the same jobs at the same times, with what another method made of the arrivals."""
+        """Return the same jobs at the same times, with the outcomes and steps of another method."""
         columns = {name: getattr(self.jobs, name).copy() for name in DTYPES}
         columns["assigned_version"] = weighed.version[columns["assigned_iteration"]]
         ended = columns["ended_iteration"] >= 0
@@ -270,7 +270,7 @@ class Trace:
         arrived: Sequence[int],
         metadata: Mapping[str, str] | None = None,
     ) -> Trace:
-        """Build a trace from who got job k, the s of its x^(s), and the t at which it arrived (-1: not yet).
+        """Build a trace from the worker of each job, the s of its x^(s), and the t at which it arrived (-1: not yet).
 
         The rest is filled in as in plain SGD: every arrival is applied with step 1, versions are iterations.
         """
@@ -297,30 +297,30 @@ class Trace:
         return cls(Jobs(**columns), dict(metadata or {}))
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write one Parquet file, whole or not at all; pandas and polars open it."""
+        """Write one Parquet file, whole or not at all. pandas and polars can open it."""
         from asyncsgd.trace.files import write
 
         write(self, path)
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Trace:
-        """Read a Parquet file, or a log up to its last complete flush; the first bytes tell which it is."""
+        """Read a Parquet file, or a log up to its last complete flush. The first bytes decide which it is."""
         from asyncsgd.trace.files import read
 
         return read(path)
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return the jobs as an Arrow table, with the outcomes in words."""
+        """Return the jobs as an Arrow table, with the outcomes as text."""
         from asyncsgd.trace.files import to_arrow
 
         return to_arrow(self)
 
     def to_pandas(self) -> Any:
-        """Return the jobs as a pandas DataFrame, with the outcomes in words."""
+        """Return the jobs as a pandas DataFrame, with the outcomes as text."""
         return self.to_arrow().to_pandas()
 
     def to_chrome(self, path: str | PathLike[str], metrics: Mapping[str, Any] | None = None) -> None:
-        """Write Chrome's trace events, for ui.perfetto.dev; ``metrics`` such as a run's become counters."""
+        """Write Chrome's trace events, for ui.perfetto.dev. ``metrics``, such as those of a run, become counters."""
         from asyncsgd.trace.timeline import write
 
         write(self, path, metrics)
@@ -332,7 +332,7 @@ def _read_only(column: Column) -> Column:
 
 
 def _whole_numbers(**columns: Any) -> list[Ints]:
-    """Each as integers; NumPy would cut 0.5 down to 0 and take True for 1."""
+    """Return each column as integers. Refuse 0.5 and True, which NumPy would turn into 0 and 1."""
     found = []
     for name, given in columns.items():
         try:

@@ -9,7 +9,8 @@
         ▼
     Durations ── .with_communication .with_speeds .offline .with_outages ──▶ Durations
 
-The k-th job of a worker draws from (seed, worker, k): workers never disturb each other, nor does the order of draws.
+The k-th job of a worker draws from (seed, worker, k), so durations depend neither on other workers nor on the order of
+draws. docs/howto/durations.md shows how to use measured ones.
 
 >>> from asyncsgd.simulation import durations
 >>> fast, slow = durations.exponential(1.0, workers=90), durations.fixed([60.0] * 10)

@@ -1,4 +1,4 @@
-"""The one class of durations, and the arrays that compiled code reads."""
+"""The class `Durations`, and the arrays that compiled code reads."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Lowered(NamedTuple):
     speeds: Floats
     profile_bounds: Ints
     period: Floats
-    """After how many seconds the speeds repeat; 0 if they do not."""
+    """The period in seconds after which the speeds repeat; 0 if they do not."""
 
 
 def freeze(lowered: Lowered) -> Lowered:
-    """Make every array contiguous and read-only: compiled code then sees one type, and nobody a change."""
+    """Make every array contiguous, so that compiled code sees one type, and read-only."""
     arrays: list[Any] = [np.ascontiguousarray(array) for array in lowered]
     for array in arrays:
         array.flags.writeable = False
@@ -44,7 +44,7 @@ def freeze(lowered: Lowered) -> Lowered:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Durations:
-    """Seconds per job, for a number of workers. Made by ``asgd.durations.fixed`` and the others, never changed.
+    """Seconds per job for each worker. ``asgd.durations.fixed`` and similar functions make it; it never changes.
 
     A job assigned to worker w at time a is ready at ``a + down[w]``, begins when the worker is free, takes
     ``draw(w, k, seed)`` seconds of work if it is the worker's k-th, ends at ``finish(w, begin, work)`` and arrives
@@ -52,16 +52,16 @@ class Durations:
     """
 
     lowered: Lowered
-    """What compiled code reads."""
+    """The arrays that compiled code reads."""
 
     @property
     def workers(self) -> int:
-        """How many workers it describes."""
+        """The number of workers."""
         return len(self.lowered.kind)
 
     @cached_property
     def deterministic(self) -> bool:
-        """Whether nothing is drawn, so that every seed gives the same times."""
+        """Whether nothing is random, so that every seed gives the same times."""
         return bool((self.lowered.kind == FIXED).all())
 
     @cached_property
@@ -92,20 +92,20 @@ class Durations:
             parts.append(f"{changing} changing speed{'s' if changing > 1 else ''}")
         return f"<Durations: {', '.join(parts)}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a pickled array forgets that it is read-only
+    def __reduce__(self) -> tuple[Any, ...]:  # a pickled array is no longer read-only
         return _restore, tuple(self.lowered)
 
-    # ------------------------------------------------------------------------ what the clock asks
+    # ------------------------------------------------------------------------ for the simulated clock
 
     def draw(self, worker: int, k: int, seed: int) -> float:
-        """Seconds of work of the worker's k-th job. The same number in compiled code: ``kernels.draw``."""
+        """Return the seconds of work of the worker's k-th job; ``kernels.draw`` gives the same number."""
         from asyncsgd.simulation.durations import kernels
 
         self._check_worker(worker)
         return float(kernels.draw(self.lowered, worker, k, np.uint64(seed % 2**64)))
 
     def finish(self, worker: int, begin: float, work: float) -> float:
-        """When ``work`` seconds of work begun at ``begin`` are done; inf if never. Compiled: ``kernels.finish``."""
+        """Return when ``work`` seconds begun at ``begin`` are done; inf if never. Compiled: ``kernels.finish``."""
         from asyncsgd.simulation.durations import kernels
 
         self._check_worker(worker)
@@ -113,14 +113,14 @@ class Durations:
 
     def _check_worker(self, worker: int) -> None:
         if not 0 <= worker < self.workers:
-            raise BadParameter("worker", worker, "is not there", f"pass one of 0..{self.workers - 1}")
+            raise BadParameter("worker", worker, "does not exist", f"pass one of 0..{self.workers - 1}")
 
     # ------------------------------------------------------------------------ modifiers
 
     def with_communication(self, down: Any = 0.0, up: Any = 0.0) -> Durations:
         """Let a job take ``down`` seconds to reach its worker and its update ``up`` seconds to come back.
 
-        One number, or one per worker. A worker computes one job while others travel. What was set before is replaced.
+        Pass one number, or one per worker. A worker computes one job while others travel. This replaces earlier values.
 
         >>> from asyncsgd.simulation.durations import fixed
         >>> fixed([1.0, 2.0]).with_communication(up=[0.5, 0.1]).lowered.up
@@ -132,10 +132,10 @@ class Durations:
     def with_speeds(
         self, worker: int | Sequence[int], times: Any, speeds: Any, period: float | None = None
     ) -> Durations:
-        """Let a worker (or several) run at relative speed ``speeds[k]`` from time ``times[k]`` on; 0: it stands still.
+        """Let a worker (or several) run at relative speed ``speeds[k]`` from time ``times[k]`` on; speed 0 stops it.
 
-        Before ``times[0]`` its speed is 1. With a ``period`` the speeds on [0, period) repeat for ever, that
-        beginning at speed 1 included. Speeds set before are multiplied with these.
+        Before ``times[0]`` its speed is 1. With a ``period`` the speeds on [0, period) repeat for ever, including the
+        beginning at speed 1. Speeds set earlier are multiplied with these.
 
         >>> from asyncsgd.simulation.durations import fixed
         >>> half = fixed([4.0]).with_speeds(0, times=[2.0], speeds=[0.5])
@@ -147,9 +147,9 @@ class Durations:
         return profiles.with_speeds(self, worker, times, speeds, period)
 
     def offline(self, worker: int | Sequence[int], windows: Sequence[tuple[float, float]]) -> Durations:
-        """Let a worker (or several) stand still in each window (begin, end); work begun before goes on afterwards.
+        """Stop a worker (or several) in each window (begin, end); work begun before resumes afterwards.
 
-        An end of ``inf`` is a worker that never comes back.
+        A worker with an end of ``inf`` never comes back.
 
         >>> from asyncsgd.simulation.durations import fixed
         >>> fixed([4.0]).offline(0, [(1.0, 3.0)]).finish(0, begin=0.0, work=4.0)
@@ -160,10 +160,10 @@ class Durations:
         return profiles.offline(self, worker, windows)
 
     def with_outages(self, every: Any, lasting: Any, until: float, seed: int = 0) -> Durations:
-        """Let every worker stand still now and then, at random, before time ``until``.
+        """Stop every worker at random times before time ``until``.
 
-        Time between two outages is exponential of mean ``every``, their length exponential of mean ``lasting``: one
-        number, or one per worker. Each worker has a stream of its own.
+        The time between two outages is exponential with mean ``every``, their length exponential with mean ``lasting``.
+        Pass one number, or one per worker. Each worker has its own random stream.
         """
         from asyncsgd.simulation.durations import profiles
 
@@ -176,7 +176,7 @@ def _restore(*arrays: Any) -> Durations:
 
 
 def build(kind: int, *parameters: Floats, samples: Floats | None = None, bounds: Ints | None = None) -> Durations:
-    """Durations of one kind, without communication and changes of speed."""
+    """Return durations of one kind, without communication and changes of speed."""
     n = len(parameters[0]) if bounds is None else len(bounds) - 1
     count("workers", n)
     p = np.zeros((n, 3))

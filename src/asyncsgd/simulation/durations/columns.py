@@ -1,4 +1,4 @@
-"""One number per worker: broadcast, and refused in the same words everywhere."""
+"""Check and broadcast arguments that are one number for all workers or one number per worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 def numbers(name: str, values: Any) -> Floats:
-    """Return a scalar or a flat sequence of real numbers as float64; text, truth values and tables are refused."""
+    """Return a scalar or a flat sequence of real numbers as float64; raise for text, booleans and tables."""
     fix = "pass a number, or one number per worker"
     try:
         array = np.asarray(values)
@@ -30,7 +30,7 @@ def numbers(name: str, values: Any) -> Floats:
 
 
 def require(name: str, values: Floats, good: NDArray[np.bool_], problem: str, fix: str) -> None:
-    """Refuse the first value that is not good, by name."""
+    """Raise for the first value that is not good, and name it."""
     if not good.all():
         first = int(np.argmin(good))
         label = f"{name}[{first}]" if values.ndim else name
@@ -38,14 +38,14 @@ def require(name: str, values: Floats, good: NDArray[np.bool_], problem: str, fi
 
 
 def seconds(name: str, values: Any) -> Floats:
-    """Refuse what is not a positive finite number."""
+    """Return the values as seconds; raise unless all are positive and finite."""
     column = numbers(name, values)
-    require(name, column, np.isfinite(column) & (column > 0), "is no duration", "pass positive finite seconds")
+    require(name, column, np.isfinite(column) & (column > 0), "is not a duration", "pass positive finite seconds")
     return column
 
 
 def nonnegative(name: str, values: Any) -> Floats:
-    """Refuse what is not a finite number of 0 or more."""
+    """Return the values; raise unless all are finite and at least 0."""
     column = numbers(name, values)
     good = np.isfinite(column) & (column >= 0)
     require(name, column, good, "is negative or not finite", f"pass finite {name} >= 0")
@@ -53,7 +53,7 @@ def nonnegative(name: str, values: Any) -> Floats:
 
 
 def positive(name: str, values: Any) -> Floats:
-    """Refuse what is not a finite number above 0."""
+    """Return the values; raise unless all are finite and above 0."""
     column = numbers(name, values)
     good = np.isfinite(column) & (column > 0)
     require(name, column, good, "is not a positive finite number", f"pass {name} > 0")
@@ -67,17 +67,17 @@ def broadcast(workers: int | None, **columns: Floats) -> list[Floats]:
         count("workers", workers)
     elif not lists:
         name, column = next(iter(columns.items()))
-        fix = f"pass one value per worker, or workers=8 (say) beside it: {name}={float(column)}, workers=8"
-        raise BadParameter(name, float(column), "does not say how many workers there are", fix)
+        fix = f"pass one value per worker, or also the number of workers: {name}={float(column)}, workers=8"
+        raise BadParameter(name, float(column), "does not give the number of workers", fix)
     for name, column in lists.items():
         if not column.size:
-            raise BadParameter(name, [], "names no worker", "give one value per worker")
+            raise BadParameter(name, [], "has no worker", "pass one value per worker")
         if workers is None:
             workers = len(column)
         elif len(column) != workers:
             first = next(iter(lists))
             other = f"{first} has {workers}" if first != name else f"workers = {workers}"
-            fix = "give one value per worker, or a single number for all"
+            fix = "pass one value per worker, or a single number for all"
             raise BadParameter(name, ends(column), f"has {len(column)} values, but {other}", fix)
     assert workers is not None
     return [np.ascontiguousarray(np.broadcast_to(column, workers)) for column in columns.values()]

@@ -1,4 +1,4 @@
-"""Durations by formula: every argument is one number for all workers, or one number per worker."""
+"""Durations from a formula or from samples. Arguments are one number for all workers, or one number per worker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,12 @@ from asyncsgd.simulation.durations.base import (
 from asyncsgd.simulation.durations.columns import Floats, Ints, broadcast, nonnegative, numbers, positive, seconds
 from asyncsgd.simulation.durations.columns import seconds as _seconds  # `fixed` has an argument of that name
 
-# --------------------------------------------------------------------------------------------------------------
-# Durations drawn from what was measured: each job takes one of its worker's samples, uniformly at random.
-
 
 def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]]) -> Durations:
-    """A job of worker i takes one of the seconds in ``samples[i]``, each equally likely.
+    """Let a job of worker i take one of the times in ``samples[i]``, each equally likely.
 
-    A list has one sequence per worker (their lengths may differ), an array one row per worker. A dict's integer keys
-    are sorted, other keys taken in their order, and the workers then numbered 0, 1, 2, ...
+    A list has one sequence per worker (their lengths may differ), an array one row per worker. The integer keys of a
+    dict are sorted, other keys keep their order, and the workers are then numbered 0, 1, 2, ...
 
     >>> measured({7: [1.0, 3.0], 2: [5.0]}).means
     array([5., 2.])
@@ -52,7 +49,7 @@ def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]])
     else:
         raise BadParameter("samples", ends(samples), "is neither a dict nor a list", fix)
     if not parts:
-        raise BadParameter("samples", samples, "names no worker", fix)
+        raise BadParameter("samples", samples, "has no worker", fix)
     columns = []
     for name, part in zip(names, parts, strict=True):
         column = numbers(name, part)
@@ -71,12 +68,12 @@ def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]])
 
 
 def from_groups(values: Floats, bounds: Ints) -> Durations:
-    """Worker w owns ``values[bounds[w]:bounds[w + 1]]``, all checked before."""
+    """Return durations where worker w owns ``values[bounds[w]:bounds[w + 1]]``. The caller has checked them."""
     return build(MEASURED, samples=values, bounds=bounds)
 
 
 def from_pairs(workers: Any, values: Floats) -> Durations:
-    """Group rows (worker, seconds) by worker, numbered as in ``measured``."""
+    """Return durations from rows (worker, seconds), grouped by worker and numbered as in ``measured``."""
     keys, first, which, counts = np.unique(workers, return_index=True, return_inverse=True, return_counts=True)
     if keys.dtype.kind not in "iu":  # not numbers: in order of appearance
         order = np.argsort(first)
@@ -88,12 +85,12 @@ def from_pairs(workers: Any, values: Floats) -> Durations:
 
 
 def in_order(keys: list[Any]) -> list[Any]:
-    """Sort keys if they are integers, and else leave them as they are."""
+    """Return the keys, sorted if they are integers."""
     return sorted(keys) if all(isinstance(key, int | np.integer) for key in keys) else keys
 
 
 def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
-    """Every job of worker i takes ``seconds[i]``.
+    """Let every job of worker i take ``seconds[i]``.
 
     >>> fixed([1.0, 16.0])
     <Durations: 2 workers, fixed>
@@ -104,18 +101,26 @@ def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
 
 
 def exponential(means: Any, *, workers: int | None = None) -> Durations:
-    """Jobs of worker i take independent exponential times of mean ``means[i]``: P(D > d) = exp(-d / mean)."""
+    """Let jobs of worker i take independent exponential times of mean ``means[i]``: P(D > d) = exp(-d / mean).
+
+    >>> exponential([1.0, 2.0]).means
+    array([1., 2.])
+    """
     return build(EXPONENTIAL, *broadcast(workers, means=_seconds("means", means)))
 
 
 def gamma(means: Any, shape: Any, *, workers: int | None = None) -> Durations:
-    """Gamma times of mean ``means[i]``; their standard deviation is mean / √shape, and shape 1 is exponential."""
+    """Draw gamma times of mean ``means[i]``; their standard deviation is mean / √shape, and shape 1 is exponential.
+
+    >>> gamma(2.0, shape=4.0, workers=3)
+    <Durations: 3 workers, gamma>
+    """
     columns = {"means": _seconds("means", means), "shape": positive("shape", shape)}
     return build(GAMMA, *broadcast(workers, **columns))
 
 
 def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durations:
-    """``medians[i]`` · exp(``sigma`` · Z) with Z standard normal; the mean is median · exp(sigma² / 2).
+    """Draw ``medians[i]`` · exp(``sigma`` · Z) with Z standard normal; the mean is median · exp(sigma² / 2).
 
     >>> lognormal(2.0, sigma=[0.0, 1.0]).means.round(4)
     array([2.    , 3.2974])
@@ -125,20 +130,24 @@ def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durati
 
 
 def uniform(low: Any, high: Any, *, workers: int | None = None) -> Durations:
-    """Uniform on (``low[i]``, ``high[i]``]; ``low`` may be 0."""
+    """Draw uniformly from (``low[i]``, ``high[i]``]; ``low`` may be 0.
+
+    >>> uniform(0.0, [1.0, 3.0]).means
+    array([0.5, 1.5])
+    """
     lows, highs = broadcast(workers, low=nonnegative("low", low), high=_seconds("high", high))
     good = lows <= highs
     if not good.all():
         first = int(np.argmin(good))
-        fix = f"swap them, low = {float(lows[first])} there"
+        fix = f"swap them (low = {float(lows[first])})"
         raise BadParameter(f"high[{first}]", float(highs[first]), "is below low", fix)
     return build(UNIFORM, lows, highs)
 
 
 def truncated_normal(means: Any, std: Any, *, workers: int | None = None) -> Durations:
-    """Normal of mean ``means[i]`` and standard deviation ``std[i]``, drawn anew until it is above 0.
+    """Draw from a normal of mean ``means[i]`` and standard deviation ``std[i]``, repeated until the result is above 0.
 
-    So the mean of a job is larger than ``means[i]``; ``durations.means`` has it.
+    So the true mean is larger than ``means[i]``; the property ``means`` of the result has it.
 
     >>> truncated_normal(1.0, std=[0.1, 1.0]).means.round(4)
     array([1.    , 1.2876])
@@ -148,23 +157,27 @@ def truncated_normal(means: Any, std: Any, *, workers: int | None = None) -> Dur
 
 
 def pareto(scale: Any, shape: Any, *, workers: int | None = None) -> Durations:
-    """Pareto: at least ``scale[i]`` seconds, and P(D > d) = (scale / d)^shape; the mean is infinite if shape <= 1."""
+    """Draw Pareto times: at least ``scale[i]``, P(D > d) = (scale / d)^shape. The mean is infinite if shape <= 1.
+
+    >>> pareto(1.0, shape=2.0, workers=2).means
+    array([2., 2.])
+    """
     columns = {"scale": _seconds("scale", scale), "shape": positive("shape", shape)}
     return build(PARETO, *broadcast(workers, **columns))
 
 
 def concatenate(parts: Sequence[Durations]) -> Durations:
-    """The workers of the first, then those of the second, and so on.
+    """Join several durations: the workers of the first, then those of the second, and so on.
 
     >>> concatenate([fixed([10.0] * 900), exponential(60.0, workers=100)])
     <Durations: 1000 workers (900 fixed, 100 exponential)>
     """
     fix = "pass a list of durations, such as [fixed(1.0, workers=8), exponential([2.0])]"
     if not isinstance(parts, list | tuple) or not parts:
-        raise BadParameter("parts", parts, "is no list of durations", fix)
+        raise BadParameter("parts", parts, "is not a list of durations", fix)
     for place, part in enumerate(parts):
         if not isinstance(part, Durations):
-            raise BadParameter(f"parts[{place}]", part, "is no durations", fix)
+            raise BadParameter(f"parts[{place}]", part, "is not durations", fix)
     columns = {name: [getattr(part.lowered, name) for part in parts] for name in Lowered._fields}
     for bounds, values in (("sample_bounds", "samples"), ("profile_bounds", "times")):
         before = np.cumsum([0] + [len(array) for array in columns[values][:-1]])
@@ -174,7 +187,7 @@ def concatenate(parts: Sequence[Durations]) -> Durations:
 
 
 def means(lowered: Lowered) -> Floats:
-    """The expected seconds of work of each worker's jobs."""
+    """Return the expected seconds of work of each worker's jobs."""
     result: Floats = lowered.p[:, 0].copy()  # fixed, exponential, gamma
     a, b = lowered.p[:, 0], lowered.p[:, 1]
     with np.errstate(over="ignore"):
@@ -197,7 +210,7 @@ def means(lowered: Lowered) -> Floats:
 
 
 def _truncation(mean: Floats, std: Floats) -> Floats:
-    """By how much the mean grows when numbers below 0 go: std · φ(α) / (1 - Φ(α)) at α = -mean / std."""
+    """Return by how much the mean grows without numbers below 0: std · φ(α) / (1 - Φ(α)) at α = -mean / std."""
     from scipy.special import erfcx
 
     spread = std > 0

@@ -32,8 +32,9 @@ POSITIVE = "pass positive finite seconds"
 def from_csv(path: str | PathLike[str]) -> Durations:
     """Read samples for ``measured`` from a CSV file, in one of two layouts.
 
-    Either one column per worker, under a header with a name for each; shorter columns end in empty cells. Or one row
-    per job under the header ``worker,duration``; integer workers are sorted, others taken as they first appear.
+    Layout 1 has one column per worker, under a header with a name for each; shorter columns end in empty cells. Layout
+    2 has one row per job under the header ``worker,duration``; integer workers are sorted, others keep the order of
+    their first row. docs/howto/durations.md has examples.
     """
     file = _existing(path)
     try:
@@ -63,7 +64,7 @@ def _header(file: Path, header: list[str]) -> list[str]:
     _check_names(where, header)
     numbered = [str(first + column) for first in (0, 1) for column in range(len(header))]
     if all(name.isdecimal() for name in header) and header not in (numbered[: len(header)], numbered[len(header) :]):
-        problem = "holds numbers that do not count the workers: durations, not names"
+        problem = "holds numbers that are not 0, 1, 2, ...: durations instead of names"
         raise BadParameter(where, header, problem, LAYOUTS)
     return header
 
@@ -72,7 +73,7 @@ def _check_names(where: str, header: list[str]) -> None:
     seen: set[str] = set()
     for name in header:
         if name in seen:
-            raise BadParameter(where, name, "names two columns", "give every column a name of its own")
+            raise BadParameter(where, name, "names two columns", "give every column its own name")
         seen.add(name)
     known = set(LONG) & set(header)
     if known and set(header) != set(LONG):
@@ -85,7 +86,7 @@ def _csv_columns(file: Path, rows: Iterator[tuple[int, list[str]]], header: list
     columns: list[list[float]] = [[] for _ in header]
     ended = [0] * len(header)  # the line of a column's first empty cell
     for line, row in rows:
-        if row == [""]:  # nothing but blanks
+        if row == [""]:  # only blanks
             continue
         if len(row) != len(header):
             problem = f"has {len(row)} cells under {len(header)} names"
@@ -130,7 +131,7 @@ def _cell(file: Path, line: int, name: str, cell: str) -> float:
     if value is None:
         raise BadParameter(where, cell, "is not a number", POSITIVE)
     if not (math.isfinite(value) and value > 0):
-        raise BadParameter(where, value, "is no duration", POSITIVE)
+        raise BadParameter(where, value, "is not a duration", POSITIVE)
     return value
 
 
@@ -213,7 +214,7 @@ def _seconds(file: Path, name: str, column: Any) -> Floats:
     good = np.isfinite(values) & (values > 0)
     if not good.all():
         row = int(np.argmin(good))
-        raise BadParameter(f"{file}, row {row}, column {name!r}", float(values[row]), "is no duration", POSITIVE)
+        raise BadParameter(f"{file}, row {row}, column {name!r}", float(values[row]), "is not a duration", POSITIVE)
     return values
 
 
@@ -223,9 +224,9 @@ def _seconds(file: Path, name: str, column: Any) -> Floats:
 def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     """Take each worker's computing times from the trace of a run (or a file of it), as samples for ``measured``.
 
-    A worker does its jobs first in, first out: it began a job when that was assigned, or when its job before had
-    ended if that was later. Communication is part of the time. Only jobs that arrived count. The workers
-    with such jobs are numbered 0, 1, 2, ... in sorted order; a warning tells if others are left out.
+    A worker does its jobs first in, first out. It began a job when the job was assigned, or when its previous job had
+    ended if that was later. Communication is part of the time. Only jobs that arrived count. The workers with such jobs
+    are numbered 0, 1, 2, ... in sorted order; a warning names the workers that are left out.
 
     >>> from asyncsgd.simulation import durations, simulate
     >>> from asyncsgd import methods, tasks
@@ -244,7 +245,7 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     arrived = jobs.arrived[ended]
     worker, took, rows = worker[arrived], (end - begin)[arrived], ended[arrived]
     if not len(took):
-        raise BadParameter("trace", trace, "has no arrival to learn from", "pass the trace of a longer run")
+        raise BadParameter("trace", trace, "has no arrival to measure", "pass the trace of a longer run")
     good = np.isfinite(took) & (took > 0)
     if not good.all():
         first = int(np.argmin(good))
@@ -254,8 +255,8 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     if len(silent):
         names = ", ".join(map(str, silent[:5].tolist())) + (", ..." if len(silent) > 5 else "")
         warnings.warn(
-            f"{len(silent)} workers of the trace ({names}) never answered and are left out; "
-            "concatenate durations of your choice for them",
+            f"{len(silent)} workers of the trace ({names}) sent no update and are left out; "
+            "add durations for them with concatenate",
             stacklevel=2,
         )
     return from_pairs(worker, took)
@@ -265,8 +266,8 @@ def _existing(path: str | PathLike[str]) -> Path:
     try:
         file = Path(path)
     except TypeError:
-        raise BadParameter("path", path, "is no path", "pass the name of a file") from None
+        raise BadParameter("path", path, "is not a path", "pass the name of a file") from None
     if not file.is_file():
         problem = "is a directory" if file.is_dir() else "does not exist"
-        raise BadParameter("path", str(file), problem, "pass the name of a file that is there")
+        raise BadParameter("path", str(file), problem, "check the path")
     return file

@@ -1,6 +1,6 @@
-"""Drawing and finishing a job, compiled: the schedule calls these, and so does ``Durations`` from Python.
+"""Draw the duration of a job and compute its end, in compiled code. The schedule and ``Durations`` call these.
 
-Both take the common case first; the rest is in functions of their own, so that the common case is small and inlined.
+Both handle the common case first and call other functions for the rest, so that the common case is small and inlined.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from asyncsgd.simulation.durations import base
 FIXED, EXPONENTIAL, GAMMA, LOGNORMAL = base.FIXED, base.EXPONENTIAL, base.GAMMA, base.LOGNORMAL
 UNIFORM, TRUNCATED_NORMAL, PARETO = base.UNIFORM, base.TRUNCATED_NORMAL, base.PARETO
 STREAM = np.uint64(0xD07A)  # keeps the draws of durations apart from those of jobs, dispatch and noise
-OUTAGE = np.uint64(0x0FF)  # and those of outages apart from all
+OUTAGE = np.uint64(0x0FF)  # keeps the draws of outages apart from all others
 
 
 @borrowing
 def draw(lowered: Any, worker: Any, k: Any, seed: Any) -> Any:
-    """Seconds of work of the worker's k-th job, from the stream that starts at (seed, worker, k)."""
+    """Return the seconds of work of the worker's k-th job, from the stream that starts at (seed, worker, k)."""
     kind = lowered.kind[worker]
     seconds = lowered.p[worker, 0]
     if kind != FIXED:
@@ -62,7 +62,7 @@ def at_random(kind: Any, a: Any, b: Any, samples: Any, first: Any, last: Any, st
 
 @njit(cache=True)
 def standard_gamma(shape: Any, state: Any) -> Any:
-    """A gamma number of this shape and scale 1 (Marsaglia and Tsang, 2000)."""
+    """Draw a gamma number of this shape and scale 1 (Marsaglia and Tsang, 2000)."""
     boost = 1.0
     if shape < 1.0:  # G(shape) = G(shape + 1) · U^(1 / shape)
         state, u = uniform(state)
@@ -82,7 +82,7 @@ def standard_gamma(shape: Any, state: Any) -> Any:
 
 @borrowing
 def finish(lowered: Any, worker: Any, begin: Any, work: Any) -> Any:
-    """When ``work`` seconds of work begun at ``begin`` are done: begin + work if the speed never changes."""
+    """Return when ``work`` seconds of work begun at ``begin`` are done: begin + work if the speed never changes."""
     end = begin + work
     if len(lowered.times) > 0:
         first, last = lowered.profile_bounds[worker], lowered.profile_bounds[worker + 1]
@@ -93,7 +93,7 @@ def finish(lowered: Any, worker: Any, begin: Any, work: Any) -> Any:
 
 @borrowing
 def along(times: Any, speeds: Any, first: Any, last: Any, period: Any, begin: Any, work: Any) -> Any:
-    """When the work is done at the speeds of the pieces first..last-1; inf if never."""
+    """Return when the work is done at the speeds of the pieces first..last-1; inf if never."""
     if math.isinf(begin) or math.isinf(work):
         return np.inf
     if period == 0.0:
@@ -119,7 +119,7 @@ def along(times: Any, speeds: Any, first: Any, last: Any, period: Any, begin: An
     time, left = walk(times, speeds, first, last, base, (cycle + 1.0) * period, max(base, begin), left)
     if left <= 0.0:
         return time
-    # What is left is rounding, not work: it was done when the worker last moved in this period.
+    # The work left is a rounding error: the work was done when the worker last moved in this period.
     k = last
     while k > first and speeds[k - 1] == 0.0:
         k -= 1
@@ -154,7 +154,7 @@ def walk(times: Any, speeds: Any, first: Any, last: Any, base: Any, end: Any, ti
 
 @njit(cache=True)
 def outages(every: Any, lasting: Any, until: Any, seed: Any, bounds: Any, times: Any, fill: Any) -> Any:
-    """Begin and end of each worker's outages; first only count them into ``bounds``, then ``fill`` the times."""
+    """Compute the begin and end of each worker's outages: first count them into ``bounds``, then ``fill`` the times."""
     root = derive(seed, OUTAGE)
     total = 0
     for worker in range(len(every)):
@@ -177,7 +177,7 @@ def outages(every: Any, lasting: Any, until: Any, seed: Any, bounds: Any, times:
 
 @njit(cache=True)
 def multiply(times_a: Any, speeds_a: Any, bounds_a: Any, times_b: Any, speeds_b: Any, bounds_b: Any) -> Any:
-    """The product of two profiles of each worker: (times, speeds, bounds)."""
+    """Return the product of two profiles of each worker: (times, speeds, bounds)."""
     times = np.empty(len(times_a) + len(times_b))
     speeds = np.empty(len(times))
     bounds = np.zeros(len(bounds_a), np.int64)

@@ -15,7 +15,7 @@ from asyncsgd.simulation.durations.base import Durations, freeze
 from asyncsgd.simulation.durations.columns import Floats, Ints, nonnegative, numbers
 
 MOST = 10**8
-"""Random outages of all workers together; more would not fit into memory."""
+"""The largest number of random outages of all workers together; more would not fit into memory."""
 
 
 def with_speeds(
@@ -28,7 +28,7 @@ def with_speeds(
         fix = "pass one speed for each time, which holds from then on"
         raise BadParameter("speeds", ends(speed), f"has {len(speed)} values, but times has {len(when)}", fix)
     if not len(when):
-        raise BadParameter("times", [], "is empty", "pass at least one time and the speed from then on")
+        raise BadParameter("times", [], "is empty", "pass at least one time and a speed for it")
     later = np.diff(when) > 0
     if not later.all():
         place = int(np.argmin(later)) + 1
@@ -46,13 +46,13 @@ def offline(durations: Durations, worker: int | Sequence[int], windows: Sequence
     workers = _workers(durations, worker)
     fix = "pass a list of (begin, end) with 0 <= begin < end, such as [(10.0, 20.0)]"
     if not isinstance(windows, list | tuple | np.ndarray) or not len(windows):
-        raise BadParameter("windows", windows, "is no list of windows", fix)
+        raise BadParameter("windows", windows, "is not a list of windows", fix)
     pairs: list[tuple[float, float]] = []
     for place, window in enumerate(windows):
         name = f"windows[{place}]"
         pair = numbers(name, window)
         if pair.shape != (2,) or not (0 <= pair[0] < pair[1] and math.isfinite(pair[0])):
-            raise BadParameter(name, window, "is no window", fix)
+            raise BadParameter(name, window, "is not a window", fix)
         pairs.append((float(pair[0]), float(pair[1])))
     pairs.sort()
     joined = [pairs[0]]
@@ -75,7 +75,7 @@ def with_outages(durations: Durations, every: Floats, lasting: Floats, until: fl
     validate.integer("seed", seed)
     expected = float(np.sum(until / (every + lasting)))
     if expected > MOST:
-        fix = "choose an earlier `until`, or outages less often"
+        fix = "choose an earlier `until` or a larger `every`"
         raise BadParameter("until", until, f"would make about {expected:.1e} outages", fix)
     bounds, word = np.zeros(durations.workers + 1, np.int64), np.uint64(seed % 2**64)
     total = kernels.outages(every, lasting, float(until), word, bounds, np.zeros(0), False)
@@ -93,9 +93,9 @@ def _workers(durations: Durations, worker: Any) -> Ints:
     chosen = np.atleast_1d(np.asarray(worker))
     fix = f"pass one of 0..{durations.workers - 1}, or a list of them"
     if chosen.ndim != 1 or not chosen.size or chosen.dtype.kind not in "iu":
-        raise BadParameter("worker", worker, "is no worker", fix)
+        raise BadParameter("worker", worker, "is not a worker", fix)
     for bad in chosen[(chosen < 0) | (chosen >= durations.workers)].tolist():
-        raise BadParameter("worker", bad, "is not there", fix)
+        raise BadParameter("worker", bad, "does not exist", fix)
     if len(np.unique(chosen)) != len(chosen):
         raise BadParameter("worker", ends(chosen), "names a worker twice", "name each worker once")
     return chosen.astype(np.int64)

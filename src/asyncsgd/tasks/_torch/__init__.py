@@ -1,4 +1,4 @@
-"""From an ordinary module, loss and dataset to a task."""
+"""Make a task from an ordinary module, loss and dataset."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ def torch(
     metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
     calibration: int = 1024,
 ) -> TorchTask:
-    """A task from an ordinary ``nn.Module``, loss and dataset (extra ``torch``).
+    """Make a task from an ordinary ``nn.Module``, loss and dataset (extra ``torch``); see docs/howto/task.md.
 
     **Buffers.** Only parameters are trained by gradients. BatchNorm normalises a job by its own batch; its running
-    statistics are recomputed from ``calibration`` rows of the training data whenever the model is evaluated or
-    handed out by `TorchTask.module`, so they are a function of x (docs/decisions/0012). All other buffers are
-    constants, restored before every job; so is a BatchNorm that was given in eval mode. `TorchTask.notes` says what
-    applies.
+    statistics are recomputed from ``calibration`` rows of the training data whenever the model is evaluated or returned
+    by `TorchTask.module`, so they are a function of x (docs/decisions/0012-buffers-of-torch-models.md). All other
+    buffers are constants, restored before every job; so is a BatchNorm that was given in eval mode. `TorchTask.notes`
+    lists what applies to a model.
 
     Args:
-        model: Any module whose output the loss takes; it is copied. float32 or float64.
-        loss: ``loss(outputs, targets)``, the mean over a batch, as ``nn.CrossEntropyLoss()``.
+        model: Any module whose output the loss accepts, in float32 or float64. The task copies it.
+        loss: A function ``loss(outputs, targets)`` that returns the mean over a batch, such as
+            ``nn.CrossEntropyLoss()``.
         data: A Dataset of (input, target) pairs, or a pair (inputs, targets) of tensors or arrays, that all workers
-            share or that is split among them; or a list with one of these per worker. Of a DataLoader pass
-            ``loader.dataset``, as jobs draw their own batches.
-        batch_size: Rows of a gradient, drawn with replacement.
-        collate: A function that makes a batch (inputs, targets) of a list of rows, as ``collate_fn`` of a DataLoader.
+            share or that is split among them; or a list with one of these per worker. For a DataLoader pass
+            ``loader.dataset``, because jobs draw their own batches.
+        batch_size: The number of rows per gradient, drawn with replacement.
+        collate: A function that makes a batch (inputs, targets) from a list of rows, like ``collate_fn`` of a
+            DataLoader.
         split: How one dataset is split among the workers: ``asgd.tasks.split("dirichlet", workers=4, alpha=0.3)``.
-            None: all workers share it, and there may be any number of them.
+            By default all workers share it, and there may be any number of them.
         test: Held-out data for ``evaluate``.
-        metrics: What to evaluate besides the loss: ``metric(outputs, targets)``, a mean over rows, by name. The
-            accuracy comes by itself where there are classes.
-        calibration: Rows of training data that running statistics are computed from.
+        metrics: Functions to evaluate besides the loss, by name: ``metric(outputs, targets)``, a mean over rows. The
+            accuracy is added for classes.
+        calibration: The number of training rows from which running statistics are computed.
 
     A job computes one gradient; ``method.local(...)`` makes it several local steps.
 
@@ -73,7 +75,7 @@ def torch(
     check_function("loss", loss, "nn.CrossEntropyLoss()")
     for name, metric in (metrics or {}).items():
         if name in ("loss", "iteration", "time"):
-            raise BadParameter("metrics", name, "is the name of something else", "call it differently")
+            raise BadParameter("metrics", name, "is already in use", "choose another name")
         check_function(f"metrics[{name!r}]", metric, "fn(outputs, targets) -> mean")
     several = isinstance(data, list | tuple) and not is_pair(data)
     if several and not data:

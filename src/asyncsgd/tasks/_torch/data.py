@@ -1,4 +1,4 @@
-"""Rows of torch data: from a Dataset or tensors to batches, and who holds which."""
+"""Rows of torch data: from a Dataset or tensors to batches, and which worker holds which rows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class TensorRows:
     inputs: Any
     targets: Any
     rows: Integers | None = None
-    """Which rows of the tensors; None for all."""
+    """The chosen rows of the tensors; None for all."""
 
     plain = True
-    """Whether a batch is fetched without code of the user's."""
+    """Whether fetching a batch runs no code of the user."""
 
     def __len__(self) -> int:
         return len(self.inputs) if self.rows is None else len(self.rows)
@@ -49,7 +49,7 @@ class TensorRows:
         return TensorRows(self.inputs, self.targets, rows if self.rows is None else self.rows[rows])
 
     def compact(self, seen: dict[int, Any]) -> TensorRows:
-        """The same, without the memory around the tensors, which pickling would write out; ``seen`` by address."""
+        """Return the same rows without unused memory, which pickling would store; ``seen`` is by address."""
 
         def alone(tensor: Any) -> Any:
             if tensor.untyped_storage().nbytes() == tensor.nbytes:
@@ -76,7 +76,7 @@ class DatasetRows:
         from torch.utils.data import default_collate
 
         numbers = rows.tolist()
-        many = getattr(self.dataset, "__getitems__", None)  # the same short cut that a DataLoader takes
+        many = getattr(self.dataset, "__getitems__", None)  # the same shortcut as in a DataLoader
         items = many(numbers) if many else [self.dataset[row] for row in numbers]
         pair = (self.collate or default_collate)(items)
         _check_pair("data: a batch", pair)
@@ -93,7 +93,7 @@ class DatasetRows:
         return DatasetRows(Subset(self.dataset, rows.tolist()), self.collate)
 
     def compact(self, seen: dict[int, Any]) -> DatasetRows:
-        """Itself: what a Dataset holds is its own affair."""
+        """Return itself, because only the Dataset knows what it holds."""
         return self
 
 
@@ -101,7 +101,7 @@ Rows = TensorRows | DatasetRows
 
 
 def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any] | None = None) -> Rows:
-    """Rows of a Dataset of pairs, or of a pair (inputs, targets) of tensors or arrays.
+    """Return the rows of a Dataset of pairs, or of a pair (inputs, targets) of tensors or arrays.
 
     A pair's floating-point numbers are converted to ``dtype``, the model's; a Dataset is taken as it is.
     """
@@ -118,7 +118,7 @@ def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any
         data = TensorDataset(inputs, targets)
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         fix = "pass a Dataset with __len__ and __getitem__, or a pair (inputs, targets) of tensors"
-        raise BadParameter(name, type(data).__name__, "is no dataset with a length", fix)
+        raise BadParameter(name, type(data).__name__, "is not a dataset with a length", fix)
     if len(data) == 0:
         raise BadParameter(name, type(data).__name__, "has no rows", "pass datasets with at least one row")
     if type(data) is TensorDataset and len(data.tensors) == 2 and collate is None:
@@ -133,9 +133,9 @@ def as_rows(name: str, data: Any, dtype: Any, collate: Callable[[list[Any]], Any
 
 
 def _refuse_loader(name: str, data: Any) -> None:
-    """A DataLoader has batches, in an order of its own; a job can be repeated only if it draws its own rows.
+    """Raise for a DataLoader: it has its own batches, but a job is repeatable only if it draws its own rows.
 
-    How large batches are, and how they are made, is asked for where jobs draw them: of training data.
+    For training data the message also names the options that replace the loader's batch size and collate function.
     """
     from torch.utils.data import DataLoader, default_collate
 
@@ -152,7 +152,7 @@ def _refuse_loader(name: str, data: Any) -> None:
 
 
 def is_pair(data: Any) -> bool:
-    """Whether this is (inputs, targets) as tensors or arrays."""
+    """Return whether this is (inputs, targets) as tensors or arrays."""
     import torch
 
     return (
@@ -166,7 +166,7 @@ def _check_pair(name: str, item: Any) -> None:
     if not isinstance(item, tuple | list) or len(item) != 2:
         shown = f"{type(item).__name__} of {len(item)}" if hasattr(item, "__len__") else type(item).__name__
         fix = "let the Dataset return (input, target); either may be a nest of tensors"
-        raise BadParameter(name, shown, "is no pair (input, target)", fix)
+        raise BadParameter(name, shown, "is not a pair (input, target)", fix)
 
 
 def split_dataset(dataset: Any, split: DataSplit) -> list[Any]:
@@ -174,7 +174,7 @@ def split_dataset(dataset: Any, split: DataSplit) -> list[Any]:
 
     Args:
         dataset: A Dataset of (input, target) pairs.
-        split: How, as `asyncsgd.tasks.split` says it.
+        split: The split, made by `asyncsgd.tasks.split`.
 
     Labels are taken from the targets: those of a TensorDataset, the attribute ``targets``, or each row's in turn.
 
@@ -193,20 +193,20 @@ def split_dataset(dataset: Any, split: DataSplit) -> list[Any]:
 
 
 def share_out(rows: Rows, split: DataSplit) -> list[Rows]:
-    """Return what each worker holds."""
+    """Return the rows of each worker."""
     labels = labels_of(rows if isinstance(rows, TensorRows) else rows.dataset) if split.by_label else None
     return [rows.take(part) for part in split.parts(len(rows), labels)]
 
 
 def check_split(split: Any) -> None:
-    """Refuse anything but what `asyncsgd.tasks.split` makes."""
+    """Raise unless `asyncsgd.tasks.split` made this."""
     if not isinstance(split, DataSplit):
         fix = 'pass asgd.tasks.split("iid", workers=4) or another split'
         raise BadParameter("split", split, f"is a {type(split).__name__}", fix)
 
 
 def mixed_batch(parts: Sequence[Rows], places: Sequence[tuple[int, int]]) -> tuple[Any, Any]:
-    """(inputs, targets) of rows of several parts: ``places`` are (part, row)."""
+    """Return (inputs, targets) of rows of several parts: ``places`` are (part, row)."""
     from torch.utils.data import default_collate
 
     if len(parts) == 1:
@@ -218,7 +218,7 @@ def mixed_batch(parts: Sequence[Rows], places: Sequence[tuple[int, int]]) -> tup
 
 
 def labels_of(dataset: Any) -> NDArray[Any]:
-    """The target of every row, one number each."""
+    """Return the target of every row, one number each."""
     from torch.utils.data import Subset, TensorDataset
 
     if isinstance(dataset, TensorRows):
@@ -259,7 +259,7 @@ def _mix(z: NDArray[np.uint64]) -> None:
 
 
 def draw_rows(seed: int, size: int, n_rows: int) -> Integers:
-    """``size`` rows of 0..n_rows-1 with replacement: row k is ``below(output(seed, k), n_rows)``, all at once.
+    """Draw ``size`` rows of 0..n_rows-1 with replacement: row k is ``below(output(seed, k), n_rows)``, all at once.
 
     >>> from asyncsgd.core.random import below, output
     >>> draw_rows(7, 3, 100).tolist() == [below(output(7, k), 100)[1] for k in range(3)]

@@ -17,15 +17,12 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.vectors import Vector
 from asyncsgd.torch_optimizers import address, tensor_over
 
-# --------------------------------------------------------------------------------------------------------------
-# What a torch model must be to be trained here, and what its owner should know.
-
 
 def check_module(model: Any) -> torch.dtype:
-    """The type of the numbers of a model that can be trained; anything else is refused."""
+    """Return the dtype of a model; raise if the model cannot be trained."""
     kind = type(model).__name__
     if not isinstance(model, nn.Module):
-        raise BadParameter("model", kind, "is no torch module", "pass an nn.Module")
+        raise BadParameter("model", kind, "is not a torch module", "pass an nn.Module")
     if any(nn.parameter.is_lazy(value) for value in (*model.parameters(), *model.buffers())):
         fix = "run one batch through it before"
         raise BadParameter("model", kind, "has lazy layers whose shapes are not known yet", fix)
@@ -36,23 +33,23 @@ def check_module(model: Any) -> torch.dtype:
     shown = ", ".join(str(dtype).removeprefix("torch.") for dtype in kinds)
     if len(kinds) > 1:
         fix = "convert it with model.float() or model.double()"
-        raise BadParameter("model", shown, "are several types of numbers, and a flat vector has one", fix)
+        raise BadParameter("model", shown, "are several dtypes, and a flat vector has one", fix)
     if parameters[0].dtype not in (torch.float32, torch.float64):
         fix = "convert it with model.float(); inside forward, torch.autocast may use half precision"
-        raise BadParameter("model", shown, "are numbers that updates cannot be added up in", fix)
+        raise BadParameter("model", shown, "are too coarse to add up updates", fix)
     return parameters[0].dtype
 
 
 def check_function(name: str, function: Any, example: str) -> None:
-    """Whether it can be called with outputs and targets; a class would make an object of them."""
+    """Raise unless the function can be called with outputs and targets; a class would make an object of them."""
     if isinstance(function, type):
         raise BadParameter(name, function.__name__, "is a class", f"pass an object of it: {function.__name__}()")
     if not callable(function):
-        raise BadParameter(name, function, "cannot be called, as it is no function", f"pass {example}")
+        raise BadParameter(name, function, "is not a function", f"pass {example}")
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A copy of its own; a model that holds what cannot be copied could not be sent to workers either."""
+    """Return a copy of the model. A model that cannot be copied could not be sent to workers either."""
     try:
         return deepcopy(model)
     except Exception as error:
@@ -61,7 +58,7 @@ def copied(model: nn.Module) -> nn.Module:
 
 
 def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
-    """Sentences about what is not trained by gradients."""
+    """Return sentences about what is not trained by gradients."""
     probe = deepcopy(module)
     modes = job_modes(probe)
     norms = calibrated_norms(modes)
@@ -72,7 +69,7 @@ def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
         kinds = "/".join(dict.fromkeys(type(norm).__name__ for norm in norms))
         says.append(
             f"{kinds}: a job normalises by its own batch; running statistics are recomputed from "
-            f"{calibration} rows of the training data when the model is evaluated or handed out."
+            f"{calibration} rows of the training data when the model is evaluated or returned."
         )
     theirs = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
     constants = [name for name, buffer in probe.named_buffers() if id(buffer) not in theirs]
@@ -86,22 +83,22 @@ def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
 
 
 ALIGNMENT = 64
-"""Bytes. Kernels may round differently on memory that lies differently, so x is used in place only where it lies as
-torch's own memory does; any other x is copied to such a place first."""
+"""Alignment in bytes. Kernels may round differently on memory with another alignment, so x is used in
+place only if it is aligned like torch's own memory; any other x is copied to aligned memory first."""
 
 WORTH_BORROWING = 20_000
 """Numbers per parameter tensor above which copying x costs more than pointing the parameters at it."""
 
 MOST_VIEWS = 64
-"""Places whose views are kept: an engine has a few buffers that it uses over and over."""
+"""The number of addresses whose views are cached: an engine reuses a few buffers."""
 
 
 class FlatModel:
     """A copy of a module on its device, fed with flat vectors.
 
     Args:
-        module: As the user gave it; copied.
-        device: Where to compute.
+        module: The user's module, which is copied.
+        device: The device to compute on.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -136,7 +133,7 @@ class FlatModel:
         return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
 
     def views(self, vector: Vector) -> list[Any]:
-        """The parts of a vector in the shapes of the parameters, over its memory; valid as long as it lives."""
+        """Return views of a vector in the shapes of the parameters; they are valid as long as the vector exists."""
         if (vector.shape, vector.dtype) != self._like or not vector.flags.c_contiguous:
             shown = f"{vector.dtype}{list(vector.shape)}"
             fix = f"pass a contiguous vector of {self._like[0][0]} {self._like[1]}"
@@ -150,7 +147,7 @@ class FlatModel:
         return found
 
     def load(self, x: Vector, *, copy: bool = False) -> None:
-        """Let the parameters be x. Unless ``copy``, they may lie in x's own memory until the next call."""
+        """Set the parameters to x. Without ``copy``, they may use x's own memory until the next call."""
         if x.shape != self._like[0]:
             raise BadParameter(
                 "x", f"shape {x.shape}", "does not fit the model", f"pass a vector of {self._like[0][0]}"
@@ -167,7 +164,7 @@ class FlatModel:
         self._lender = None
 
     def values(self) -> Vector:
-        """The parameters as they are after ``load(x, copy=True)`` and changes in place; a view."""
+        """Return a view of the parameters after ``load(x, copy=True)`` and changes in place."""
         if self._flat is not self._host:
             self._host.copy_(self._flat)
         return self._host_numpy
@@ -180,7 +177,7 @@ class FlatModel:
             self._bound = values
 
     def start_job(self) -> None:
-        """Train mode, and every buffer as it was given: a job must not see what another one left behind."""
+        """Set train mode and restore every buffer, so that no job sees what another job left behind."""
         if not self._in_job:
             for part, training in self._modes:
                 part.training = training
@@ -195,7 +192,7 @@ class FlatModel:
                 torch._foreach_copy_(self._values, self._constants)
 
     def gradient(self, loss: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Sequence[Any]:
-        """The gradient of the loss of a batch with respect to each parameter, 0 where it does not depend on it."""
+        """Return the gradient of a batch's loss by each parameter; 0 if the loss does not depend on it."""
         with torch.enable_grad():
             value = loss(self.module(inputs), targets)
             check_scalar(value)
@@ -208,7 +205,7 @@ class FlatModel:
         return [g.to_dense() if g.layout is not torch.strided else g for g in gradients]
 
     def start_evaluation(self, calibration: Callable[[], Iterable[Any]]) -> None:
-        """Eval mode, with running statistics recomputed from batches of inputs; to be called under ``no_grad``."""
+        """Set eval mode, with running statistics recomputed from batches of inputs; call it under ``no_grad``."""
         self._in_job = False
         self._restore()
         self.module.eval()
@@ -230,12 +227,12 @@ class FlatModel:
 
 
 def trained(module: nn.Module) -> list[Any]:
-    """The parameters that a run trains, in the order of the flat vector."""
+    """Return the parameters that a run trains, in the order of the flat vector."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def job_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
-    """(part, whether it is in train mode in a job), and the module left in train mode.
+    """Return (part, whether it is in train mode in a job) for every part, and leave the module in train mode.
 
     As any training loop does, a job calls ``train()``; but parts that were given in eval mode inside a model in
     train mode, such as a frozen BatchNorm, stay in eval mode.
@@ -250,12 +247,12 @@ def job_modes(module: nn.Module) -> list[tuple[nn.Module, bool]]:
 
 
 def calibrated_norms(modes: Sequence[tuple[nn.Module, bool]]) -> list[Any]:
-    """Normalisation layers that keep running statistics and are in train mode in a job."""
+    """Return the normalisation layers that keep running statistics and are in train mode in a job."""
     return [m for m, training in modes if training and isinstance(m, _NormBase) and m.running_mean is not None]
 
 
 def never_writes_parameters(module: nn.Module) -> bool:
-    """Whether it is certain that the forward pass leaves the parameters alone: torch's own layers, no hooks."""
+    """Return whether the forward pass certainly leaves the parameters alone: torch's own layers, no hooks."""
     return all(
         type(part).__module__.startswith("torch.nn.modules.")
         and getattr(part, "max_norm", None) is None  # embeddings that renormalise their rows in place
@@ -266,7 +263,7 @@ def never_writes_parameters(module: nn.Module) -> bool:
 
 
 def check_scalar(value: Any) -> None:
-    """Refuse a loss that is not one number."""
+    """Raise unless the loss is one number."""
     if not isinstance(value, torch.Tensor):
         fix = "return the tensor, without .item()"
         raise BadParameter("loss", type(value).__name__, "is what it returned, not a tensor", fix)
@@ -277,7 +274,7 @@ def check_scalar(value: Any) -> None:
 
 @contextmanager
 def seeded(seed: int, device: torch.device, *, everything: bool) -> Iterator[None]:
-    """Random numbers of torch come from ``seed``; with ``everything`` those of NumPy and Python too.
+    """Draw torch's random numbers from ``seed``; with ``everything`` those of NumPy and Python too.
 
     Afterwards the generators are as they were. (``torch.random.fork_rng`` does the same in a hundred times the time.)
     """
@@ -287,7 +284,7 @@ def seeded(seed: int, device: torch.device, *, everything: bool) -> Iterator[Non
         index = module.current_device() if device.index is None else device.index
         generators.append(module.default_generators[index])
     states = [generator.get_state() for generator in generators]
-    # NumPy's old generator too, as it is what transforms of data use.
+    # NumPy's old generator too, because data transforms use it.
     others = (random.getstate(), np.random.get_state()) if everything else None  # noqa: NPY002
     try:
         for generator in generators:

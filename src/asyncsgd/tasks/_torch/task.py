@@ -1,4 +1,4 @@
-"""A PyTorch model as a task: one flat vector in, one flat gradient out."""
+"""A PyTorch model as a task: from one flat vector to one flat gradient."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EVALUATED_AT_ONCE = 256
 
 
 class TorchTask:
-    """Mini-batch gradients of a loss of a model, over data that all workers share or that each has its own part of.
+    """Mini-batch gradients of a model's loss, on data that all workers share or on a part per worker.
 
     Everything depends on (x, worker, seed) alone: rows are drawn with replacement from the job's seed, torch's own
     generator is set from it too, so that dropout can be repeated, and buffers are restored before every job. (To the
     bit it depends on the number of torch's threads too, and on a GPU on ``torch.use_deterministic_algorithms``.) The
-    model given is copied, never changed. `notes` says what a user should know about its buffers.
+    given model is copied, never changed. `notes` describes its buffers.
 
-    The model is set up on its device when it is first used, in each process anew.
+    Each process sets up the model on its device when it first uses it.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class TorchTask:
         self.workers = workers
         self.heterogeneous = len(rows) > 1
         self.device = "cpu"
-        """Where torch computes; set it before the task is used."""
+        """The device that torch computes on; set it before the task is used."""
         self._module = copied(module).cpu()
         self._loss, self._rows, self._test, self._metrics = loss, list(rows), test, dict(metrics)
         self._batch_size, self._calibration = batch_size, calibration
         self._dtype = trained(self._module)[0].detach().numpy().dtype
         self.dimension = sum(parameter.numel() for parameter in trained(self._module))
-        """How many numbers are trained."""
+        """The number of trained parameters."""
         self._plain = all(part.plain for part in (*self._rows, *([] if test is None else [test])))
         self.notes = notes(self._module, min(calibration, sum(map(len, self._rows))))
-        """What a user should know about the model's buffers and modes, in sentences."""
+        """Sentences about the model's buffers and modes."""
         self._used: tuple[int, FlatModel, Any] | None = None
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class TorchTask:
         return {**self.__dict__, "_rows": rows, "_test": test, "_used": None}
 
     def _ready(self) -> tuple[FlatModel, Any]:
-        """(the model on its device, the loss there) of this process; a fork starts afresh."""
+        """Return (the model on its device, the loss there) of this process; a forked process makes its own."""
         process = os.getpid()
         if self._used is None or self._used[0] != process:
             import torch
@@ -88,7 +88,7 @@ class TorchTask:
         return self._used[1], self._used[2]
 
     def initial(self) -> Vector:
-        """The parameters of the model as it was given."""
+        """Return the parameters of the given model."""
         from asyncsgd.tasks._torch.model import trained
 
         start: Vector = np.concatenate([p.detach().numpy().reshape(-1) for p in trained(self._module)])
@@ -103,12 +103,12 @@ class TorchTask:
     def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
         """Write into ``out`` what `update` returns.
 
-        If x starts at a multiple of 64 bytes it may be used where it lies, so it must not change during the call.
+        If x starts at a multiple of 64 bytes it may be used in place, so it must not change during the call.
         """
         import torch
 
         check_job(worker, seed, self.workers)
-        seed = int(seed)  # NumPy's integers overflow where Python's are cut to 64 bits
+        seed = int(seed)  # NumPy's integers would overflow
         model, _ = self._ready()
         parts = model.views(out)
         if not out.flags.writeable:
@@ -126,7 +126,7 @@ class TorchTask:
             return model.gradient(loss, inputs, targets)
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
-        """Mean loss and metrics on the held-out data; without any, the mean over workers of that of their data."""
+        """Return the mean loss and metrics on the held-out data, or else the mean over workers on their own data."""
         import torch
 
         model, _ = self._ready()
@@ -155,7 +155,7 @@ class TorchTask:
         return {name: total / len(rows) for name, total in totals.items()}
 
     def module(self, x: Vector) -> Any:
-        """A new copy of the model with parameters x and calibrated buffers, in eval mode on the CPU: yours to keep."""
+        """Return a new copy of the model with parameters x and calibrated buffers, in eval mode on the CPU."""
         import torch
 
         from asyncsgd.tasks._torch.model import trained
@@ -170,7 +170,7 @@ class TorchTask:
         return copy.eval()
 
     def _calibration_inputs(self) -> Iterator[Any]:
-        """Batches of inputs that spread evenly over the data of all workers, the same ones each time."""
+        """Yield batches of inputs spread evenly over the data of all workers, the same ones each time."""
         each = -(-self._calibration // len(self._rows))
         places = [
             (part, int(row))
@@ -194,7 +194,7 @@ class TorchTask:
 
 
 def _accuracy(outputs: Any, targets: Any) -> dict[str, float]:
-    """Where there are classes: outputs of shape [rows, classes, ...], targets of whole numbers [rows, ...]."""
+    """Return the accuracy for classes: outputs of shape [rows, classes, ...], integer targets [rows, ...]."""
     tensors = all(hasattr(value, "is_floating_point") for value in (outputs, targets))
     if not tensors or outputs.ndim < 2 or outputs.shape[1] < 2 or targets.is_floating_point():
         return {}
