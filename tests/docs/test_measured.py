@@ -117,7 +117,7 @@ def test_a_claim_that_could_not_be_judged_leaves_the_page_alone(checkout, monkey
     monkeypatch.setattr(runner, "run", lambda *_, **__: [replace(FOUND[0], verdict=UNJUDGED)])
     assert not paper.show(output, None, as_json=False, docs=docs)
     assert not (docs / "measured.json").exists()
-    assert "as it was" in capsys.readouterr().err
+    assert "is unchanged" in capsys.readouterr().err
 
 
 def test_a_folder_without_the_page_is_refused_before_anything_is_measured(checkout, monkeypatch):

@@ -72,7 +72,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     (
         "trace.log",
         lose,
-        r"trace\.log cannot be read \(No such file.*\); restore it from a backup, or let `asyncsgd rep",
+        r"trace\.log cannot be read \(No such file.*\); restore it from a backup, or run `asyncsgd rep",
     ),
 ]
 

@@ -118,7 +118,7 @@ class Method:
             stepsize: The step size of the local steps.
             proximal: The strength μ of the term μ (y - x) that pulls every step towards the job's starting model x.
             scaled: Divide the difference by the local step size, so that the update has the scale of a sum of
-            gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
+                gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
 
         >>> import asyncsgd as asgd
         >>> asgd.async_sgd(1.0).local(5, 0.05).work

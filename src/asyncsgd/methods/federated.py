@@ -58,7 +58,7 @@ def fedasync(
         stepsize: The share η of a fresh worker's model in the new model, at most 1.
         concurrency: The number of jobs in flight.
         weighting: The weight w(s). "constant": 1. "polynomial": (1+s)^-0.5. "hinge": 1 up to s = 6, and then
-        1/(10(s-6)+1).
+            1/(10(s-6)+1).
 
     >>> fedasync(concurrency=4).local(5, 0.1, proximal=0.01).work.proximal
     0.01
