@@ -71,7 +71,7 @@ def check(progress):
 KINDS = {"directory": of_directory, "demo": of_demo, "paper": of_paper, "plan": of_plan}
 SHOWN = {
     "directory": ("canvas", 1, "mini-batch"),
-    "demo": ("canvas", 4, "Nobody waits for it, or everybody"),
+    "demo": ("canvas", 4, "Each run below either waits"),
     "paper": ("figure svg", 1, "τ_avg is τ_C - 1"),
     "plan": ("figure svg", 3, "Algorithm"),
 }
