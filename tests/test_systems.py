@@ -152,7 +152,7 @@ def test_a_read_only_checkout_of_any_name(name: str, tmp_path: Path) -> None:
             assert "delay_adaptive" in call("methods", cwd=cwd, env=env)
         run = ("--stepsize", "0.1", "--iterations", "10", "--workers", "2", "--directory", str(tmp_path / "run"))
         assert "10 iterations" in call("train", "mine:Task", *run, cwd=clone, env=env)
-        assert "10 updates agree" in call("replay", str(tmp_path / "run"), cwd=clone, env=env)
+        assert "All 10 updates match" in call("replay", str(tmp_path / "run"), cwd=clone, env=env)
     finally:
         for folder in folders:
             folder.chmod(0o755)

@@ -119,7 +119,7 @@ class WorkerHandle:
         reason = f"no answer to {what} in {seconds:.0f} s"
         text = f"client {self.number} is left out until it answers: {reason}"
         bias = "meanwhile the model leans towards the data of the other clients"
-        details = {"worker": self.number, "seconds": seconds, "reason": reason}
+        details = {"worker": self.number, "allowed": seconds, "reason": reason}
         return Note("silent", details, f"{text}; {bias}")
 
     def heard(self) -> bool:
