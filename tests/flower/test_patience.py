@@ -113,7 +113,7 @@ def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World
         began, hanging, behind = world.now, here.give(1), here.give(1)
         note = here.expect(Note, event="silent")
         assert began + 200 < world.now <= began + 201
-        assert note.details == {"worker": 1, "seconds": 200.0, "reason": f"no answer to job {hanging} in 200 s"}
+        assert note.details == {"worker": 1, "allowed": 200.0, "reason": f"no answer to job {hanging} in 200 s"}
         assert note.message.startswith(f"client 1 is left out until it answers: no answer to job {hanging} in 200 s; ")
         assert here.of(Left) == [Left(1)]
         here.expect(Arrived, job=here.give(0))
