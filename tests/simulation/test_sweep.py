@@ -231,3 +231,11 @@ def test_compare_keeps_methods_whose_parts_cannot_be_compared():
     methods = [asgd.Method("mine", Table(0.1, np.ones(3) * k)) for k in (1, 2)]
     both = asgd.compare(TASK, methods, SPEEDS, iterations=30, stepsizes=[0.01, 0.1, 0.2])
     assert list(both.runs) == ["mine #1", "mine #2"]
+
+
+@pytest.mark.parametrize("methods", [asgd.async_sgd(0.1), asgd.tasks.quadratic(workers=2), "async_sgd", 3])
+def test_what_is_not_a_list_of_methods_is_refused(methods):
+    with pytest.raises(
+        asgd.errors.BadParameter, match=r"methods = .* is a \w+; pass the task first, then a list of methods"
+    ):
+        asgd.compare(asgd.tasks.quadratic(workers=2), methods, asgd.durations.fixed([1, 2]), iterations=5)

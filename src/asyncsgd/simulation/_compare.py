@@ -90,6 +90,9 @@ def compare(
     >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
     {'minibatch_sgd': 311.0, 'async_sgd': 82.0}
     """
+    if isinstance(methods, str) or not isinstance(methods, Iterable):
+        fix = "pass the task first, then a list of methods: compare(task, [method, ...], durations)"
+        raise BadParameter("methods", methods, f"is a {type(methods).__name__}", fix)
     methods = methods if isinstance(methods, Mapping) else list(methods)
     if not methods:
         raise BadParameter("methods", methods, "is empty", "pass at least one method")
