@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-GUARD = 60.0
+GUARD = 300.0
 """Seconds after which something that should have happened counts as missing; nothing waits that long if all is well."""
 
 
