@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
+# Tests start hundreds of interpreters: each would compile every module again where a shell forbids to keep bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 # Newer versions of pip read the second name for the build backend.
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
@@ -26,7 +28,7 @@ test: $(VENV)/.dev ## run all tests, on every CPU
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --budgets
 
-quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (two to three minutes)
+quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (under two minutes)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
 
 coverage: $(VENV)/.dev ## run all tests and report the coverage of core, run and engines; writes htmlcov/index.html

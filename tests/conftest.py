@@ -11,9 +11,9 @@ from markers import Markers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The first call of a compiled function compiles it, so a deadline per example would only measure that.
-# Tests are the same every time; HYPOTHESIS_PROFILE=search looks for new examples, quick takes a fifth of them.
+# Tests are the same every time; HYPOTHESIS_PROFILE=search looks for new examples, quick takes a tenth of them.
 settings.register_profile("project", deadline=None, derandomize=True)
-settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("search", deadline=None, derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "project"))
 

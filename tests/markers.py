@@ -1,7 +1,7 @@
 """What each test needs, which tests share one process, and how long each kind may take.
 
 Markers are documented in CONTRIBUTING.md. A test that uses one of the fixtures in `NEEDS` gets its marker by itself;
-the rest carry theirs where they stand. Three rules hold for all of them:
+so does every test in tests/flower; the rest carry theirs where they stand. Three rules hold for all of them:
 
 - Tests of one *group* run in one process of pytest-xdist: everything marked ``ray``, ``flower`` or ``browser``, so
   that a Ray cluster, a SuperLink and Chromium start once, and every module whose tests share a fixture of module scope.
@@ -16,6 +16,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Container
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -24,6 +25,9 @@ from hypothesis import settings
 
 NEEDS = {"nodes": "ray", "browser": "browser", "federation": "flower", "simulation": "flower"}
 """Fixtures that start something, and the marker of tests that use them."""
+
+FLOWER = Path(__file__).parent / "flower"
+"""The folder whose tests need the package flwr, and therefore all carry its marker."""
 
 MARKERS = ("flower", "ray", "browser", "docs", "processes", "slow")
 """The first of them that a test has is the kind that its seconds count for; tests without any are ``quick``."""
@@ -42,12 +46,12 @@ TOLERANCE = 1.3
 
 
 def examples(number: int, **others: Any) -> settings:
-    """Return Hypothesis settings for this many examples: a fifth in the profile ``quick``, 1,000 in ``search``.
+    """Return Hypothesis settings for this many examples: a tenth in the profile ``quick``, 1,000 in ``search``.
 
     ``@settings(max_examples=300)`` would beat every profile.
     """
     profile = os.environ.get("HYPOTHESIS_PROFILE")
-    wanted = {"quick": max(3, number // 5), "search": max(1000, number)}.get(profile or "", number)
+    wanted = {"quick": max(3, number // 10), "search": max(1000, number)}.get(profile or "", number)
     return settings(max_examples=wanted, **others)
 
 
@@ -80,6 +84,8 @@ class Markers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
+            if FLOWER in item.path.parents:
+                item.add_marker("flower")
             for fixture in getattr(item, "fixturenames", ()):
                 if fixture in NEEDS:
                     item.add_marker(NEEDS[fixture])

@@ -193,6 +193,7 @@ def drive_many(machine: Callable[[], LifeMachine]) -> None:
         drive(machine(), seed)
 
 
+@pytest.mark.slow
 def test_a_sound_life_driven_by_hand() -> None:
     """What the bugs below are caught by finds nothing in the real one."""
     drive_many(LifeMachine)

@@ -17,7 +17,10 @@ pytest.importorskip("mlflow", reason="pip install 'asyncsgd[mlflow]'")
 pytest.importorskip("sqlalchemy", reason="pip install 'asyncsgd[mlflow]'")
 
 # MLflow asks SQLAlchemy for something that it is giving up.
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")

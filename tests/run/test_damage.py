@@ -294,6 +294,7 @@ def limited(size: int) -> Iterator[None]:
 NOISY = asgd.fedbuff(0.1, concurrency=2, buffer=2).clipped(1.0, noise=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [asgd.async_sgd(0.05), NOISY], ids=lambda method: method.name)
 @pytest.mark.parametrize("size", [0, 10, 100, 500, 1000, 2000, 4000, 6000, 8000, 12_000, 20_000, 30_000])
 def test_a_limit_on_the_size_of_files_is_one_sentence(tmp_path: Path, method: Any, size: int) -> None:
