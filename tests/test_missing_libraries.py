@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.cli import simulation_file
+from asyncsgd.cli import simulate
 from asyncsgd.core.errors import MissingLibrary, UsageError
 
 
@@ -24,7 +24,7 @@ def hidden(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def digits_from_a_file() -> Any:
-    return simulation_file.parse(
+    return simulate.parse(
         {
             "task": {"kind": "digits", "workers": 2},
             "durations": {"kind": "fixed", "seconds": [1.0, 2.0]},

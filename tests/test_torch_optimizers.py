@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import asyncsgd as asgd
-from asyncsgd.core import optimizers, snapshot
+from asyncsgd.core import optimizers
+from asyncsgd.run import checkpoints
 from asyncsgd.torch_optimizers import TorchOptimizer
 
 KINDS = [
@@ -83,11 +84,11 @@ def test_saved_in_the_middle_it_goes_on_to_the_bit(kind, options, cut):
     keys = list(state)
     half = walk(part, state, x, some[:cut], steps[:cut])
     assert list(state) == keys
-    arrays, text = snapshot.pack({"memory": state, "x": half})
+    arrays, text = checkpoints.pack({"memory": state, "x": half})
     arrays = {name: array.copy() for name, array in arrays.items()}
     twin = copy.deepcopy(state)
     walk(part, state, half, some[:3], steps[:3])  # goes on somewhere else; what was saved must not notice
-    restored = snapshot.unpack(arrays, text)
+    restored = checkpoints.unpack(arrays, text)
     assert list(restored["memory"]) == keys
     end = walk(pickle.loads(pickle.dumps(part)), restored["memory"], restored["x"], some[cut:], steps[cut:])
     assert end.tobytes() == whole.tobytes()
@@ -136,8 +137,8 @@ def test_a_server_takes_it_scales_it_and_restores_it():
     server = asgd.Server(task.initial(), method)
     server.handle(asgd.Joined([0, 1]))
     drive(server, task, 3)
-    arrays, text = snapshot.pack(server.state())
-    saved = snapshot.unpack({name: array.copy() for name, array in arrays.items()}, text)
+    arrays, text = checkpoints.pack(server.state())
+    saved = checkpoints.unpack({name: array.copy() for name, array in arrays.items()}, text)
     drive(server, task, 3)
     twin = asgd.Server.restore(saved, method)
     drive(twin, task, 3)

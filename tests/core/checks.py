@@ -39,9 +39,9 @@ from asyncsgd.core.events import (
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.server import Server
-from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.core.steps import Constant, Step
 from asyncsgd.core.vectors import Vector
+from asyncsgd.run.checkpoints import pack, unpack
 
 # ------------------------------------------------------------------------------------------ looking at a server
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from asyncsgd.core import outcomes as module
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.outcomes import Outcomes
-from asyncsgd.core.snapshot import pack, unpack
+from asyncsgd.run.checkpoints import pack, unpack
 
 
 @given(st.data(), st.integers(1, 5), st.integers(1, 30), st.randoms(use_true_random=False))

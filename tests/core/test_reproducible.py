@@ -101,7 +101,7 @@ SCRIPT = """
 import numpy as np
 from asyncsgd.core.events import Arrived, Joined
 from asyncsgd.core.server import Server
-from asyncsgd.core.snapshot import pack
+from asyncsgd.run.checkpoints import pack
 from asyncsgd.methods import fedavg, fedbuff, federated_async_sgd, mifa
 for method in (
     fedbuff(0.1, concurrency=4, buffer=2).clipped(1.0, noise=0.5), fedavg(0.1, clients=2, ask=4), mifa(0.1),

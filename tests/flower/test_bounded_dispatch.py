@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import Dispatch, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.flower.bounded_dispatch import BoundedShuffled, BoundedUniform, bounded
+from asyncsgd.run.checkpoints import pack, unpack
 
 
 @pytest.mark.parametrize("kind", [BoundedUniform, BoundedShuffled])

@@ -23,7 +23,7 @@ from asyncsgd.core.events import Arrived, Joined, Left
 from asyncsgd.engines.base import Note
 from asyncsgd.flower import Clients, serve
 from asyncsgd.flower.bounded_dispatch import bounded
-from asyncsgd.flower.client_handle import Patience
+from asyncsgd.flower.clients import Patience
 from asyncsgd.run.evaluator import TICK
 
 
@@ -173,7 +173,7 @@ def test_who_never_answers_fails_once_more_each_time_flower_gives_up(world: Worl
 
 
 def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> None:
-    from asyncsgd.flower.presence import ConnectedNodes
+    from asyncsgd.flower.clients import ConnectedNodes
 
     world.paces = [steady(1), hangs_after(1, seconds=20)]
     with virtual_bench(world, towards(1.0), towards(2.0)) as here:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
-from asyncsgd.flower.presence import ClientNumbers
+from asyncsgd.flower.clients import ClientNumbers
 
 
 def node(number: int, registered: int, key: bytes = b"") -> SimpleNamespace:

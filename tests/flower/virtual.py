@@ -18,10 +18,10 @@ from flower.bench import MODEL, Bench
 from flower.fake import Client, FakeGrid
 
 from asyncsgd.core.work import Gradient
-from asyncsgd.flower import client_handle, pool, presence
+from asyncsgd.flower import clients, pool
 from asyncsgd.flower.arrays import Layout
+from asyncsgd.flower.clients import ConnectedNodes
 from asyncsgd.flower.engine import Clients, Flower
-from asyncsgd.flower.presence import ConnectedNodes
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Sender
 
 Pace = Callable[[ClientMessage], float]
@@ -41,7 +41,7 @@ class World:
         self._coming: list[tuple[float, int, Any]] = []
         self._order = itertools.count()
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        for module in (pool, client_handle, presence):
+        for module in (pool, clients):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(pool, "SimpleQueue", lambda: self)
         monkeypatch.setattr(pool, "Sender", lambda grid, inbox: VirtualSender(grid, self))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import asyncsgd as asgd
 from asyncsgd import methods, recipes
-from asyncsgd.cli import app, run_commands, simulation_file
+from asyncsgd.cli import app, run_commands, simulate
 from asyncsgd.core.errors import AsyncSGDError, BadParameter
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.work import LocalSteps
@@ -108,7 +108,7 @@ def test_every_recipe_simulates_from_a_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["simulate", str(file), "--json"], catch_exceptions=False)
     assert [row["method"] for row in json.loads(done.stdout)] == list(NEEDED)
     assert all(row["iterations"] == 30 for row in json.loads(done.stdout))
-    for name, recipe in simulation_file.load(file).methods.items():
+    for name, recipe in simulate.load(file).methods.items():
         assert recipe(0.125).step.stepsize == 0.125, name
 
 
@@ -133,7 +133,7 @@ def test_every_part_has_its_option(tmp_path: Path) -> None:
         optimizer=asgd.optimizers.momentum(0.5), work=LocalSteps(2, 0.1, scaled=True)
     )
     assert method == local.clipped(1.0, noise=0.1)
-    described = simulation_file.parse(
+    described = simulate.parse(
         {
             "task": {"kind": "quadratic", "workers": 2},
             "durations": {"kind": "fixed", "seconds": [1.0, 2.0]},

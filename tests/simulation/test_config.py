@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asyncsgd.cli.application import app
-from asyncsgd.cli.simulation_file import load, parse
+from asyncsgd.cli.simulate import load, parse
 from asyncsgd.core.errors import BadConfig, UsageError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ import warnings
 
 import typer
 
-from asyncsgd.cli import inspect, simulate, start, train, verify  # noqa: F401, because each adds its commands
+from asyncsgd.cli import inspect, simulate, start, train  # noqa: F401, because each adds its commands
 from asyncsgd.cli.application import app
 from asyncsgd.core.errors import AsyncSGDError, UsageError
 

@@ -325,7 +325,7 @@ class Server:
     # ------------------------------------------------------------------------------------------ saving
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers (copies); `asyncsgd.core.snapshot` prepares it for a file."""
+        """Return the whole state as arrays and numbers (copies); `asyncsgd.run.checkpoints` prepares it for a file."""
         self._check_whole()
         return {
             "method": list(self.method.parts),

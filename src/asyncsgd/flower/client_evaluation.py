@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncsgd.engines.base import Note
-from asyncsgd.flower.client_handle import WorkerHandle
+from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.messages import Means, MessageWriter
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome, Refused
 

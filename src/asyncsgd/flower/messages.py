@@ -19,7 +19,7 @@ from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
 from asyncsgd.flower.arrays import Arrays
-from asyncsgd.flower.client_handle import WorkerHandle
+from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.flower.task import Memory
 

@@ -26,9 +26,18 @@ from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPo
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
-from asyncsgd.flower.client_handle import Patience, WorkerHandle, bias
+from asyncsgd.flower.clients import (
+    SELDOM,
+    ClientNumbers,
+    ConnectedNodes,
+    Patience,
+    PresenceWatcher,
+    Reminder,
+    WorkerHandle,
+    bias,
+    is_simulated,
+)
 from asyncsgd.flower.messages import Means, MessageWriter
-from asyncsgd.flower.presence import SELDOM, ClientNumbers, ConnectedNodes, PresenceWatcher, Reminder, is_simulated
 from asyncsgd.flower.sender import (
     EXPIRED,
     OFFLINE,

@@ -17,8 +17,8 @@ from asyncsgd.core.validate import integer
 from asyncsgd.core.work import Gradient
 from asyncsgd.flower.arrays import STATISTICS, Layout
 from asyncsgd.flower.bounded_dispatch import bias_of, bounded, may_queue
+from asyncsgd.flower.clients import is_simulated
 from asyncsgd.flower.engine import Clients, Flower
-from asyncsgd.flower.presence import is_simulated
 from asyncsgd.flower.privacy import Accountant, Privacy, watched
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.run.callbacks.base import Callback, Hooks

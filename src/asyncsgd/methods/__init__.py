@@ -11,8 +11,7 @@ docs/theory.md says what is proven about each method; docs/howto/method.md shows
 from asyncsgd.methods.federated import fedasync, fedavg, fedbuff, mifa
 from asyncsgd.methods.listing import table
 from asyncsgd.methods.paper import async_sgd, delay_adaptive, federated_async_sgd, minibatch_sgd
-from asyncsgd.methods.related import adadelay, dc_asgd, delayed_average, picky_sgd, staleness_aware
-from asyncsgd.methods.successors import rennala, ringmaster
+from asyncsgd.methods.related import adadelay, dc_asgd, delayed_average, picky_sgd, rennala, ringmaster, staleness_aware
 
 __all__ = [
     "adadelay",

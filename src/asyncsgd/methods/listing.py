@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncsgd.core.method import Method
-from asyncsgd.methods import federated, paper, related, successors
+from asyncsgd.methods import federated, paper, related
 
-ROOMS = (paper, federated, related, successors)
+ROOMS = (paper, federated, related)
 PAPERS = {
     "adadelay": "Sra et al. 2016",
     "async_sgd": "Koloskova et al. 2022",

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsgd._files import write_text
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.pages import page_data, sections, summary
+from asyncsgd.pages import page_data, sections, sources
 from asyncsgd.pages.page import Page, asset
 from asyncsgd.pages.page_data import Series, bins, histogram, series, spans, thinned, workers
 from asyncsgd.pages.theory_comparison import expected
@@ -75,7 +75,7 @@ def compose(
 ) -> Page:
     """Return the page without writing it; ``first`` may add a section at the top."""
     script = "(() => {\n'use strict';\n" + "\n".join(asset(f"js/{name}.js") for name in SCRIPTS) + "})();"
-    page = Page(title or summary.title(subjects), lead or summary.lead(subjects), style=asset("run.css"), script=script)
+    page = Page(title or sources.title(subjects), lead or sources.lead(subjects), style=asset("run.css"), script=script)
     alone = len(subjects) == 1
     times = [spans(subject) for subject in subjects]
     rosters = [workers(subject, time) for subject, time in zip(subjects, times, strict=True)]

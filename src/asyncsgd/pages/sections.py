@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncsgd.core.events import Outcome
 from asyncsgd.format import number, span
-from asyncsgd.pages import summary, theory_comparison
+from asyncsgd.pages import sources, theory_comparison
 from asyncsgd.pages.page import Page
 from asyncsgd.pages.page_data import Worker
 from asyncsgd.pages.theory_comparison import Expected
@@ -48,7 +48,7 @@ def tiles(page: Page, subject: RunView) -> None:
         shown += [("time", span(numbers["seconds"])), ("updates per second", number(numbers["updates_per_second"], 3))]
     shown += [(name, number(value)) for name, value in list(numbers["metrics"].items())[:4]]
     shown += [(name, number(numbers[key], 3)) for name, key, _ in DELAYS[:3]]
-    shown += [(f"{name} jobs", number(often)) for name, often in summary.wasted(subject).items()]
+    shown += [(f"{name} jobs", number(often)) for name, often in sources.wasted(subject).items()]
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
     page.raw(f'<dl class="tiles">{cells}</dl>')
 
@@ -63,7 +63,7 @@ def comparison(page: Page, subjects: Sequence[RunView]) -> None:
         cells = [subject.name, number(numbers["iterations"]), span(numbers["seconds"])]
         cells += [number(numbers["updates_per_second"], 3), *(number(last.get(name)) for name in metrics)]
         cells += [number(numbers[key], 3) for _, key, _ in DELAYS[:3]]
-        rows.append([*cells, number(sum(summary.wasted(subject).values()))])
+        rows.append([*cells, number(sum(sources.wasted(subject).values()))])
     page.table(headings, rows, "Final state of each run")
 
 

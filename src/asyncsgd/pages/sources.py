@@ -1,19 +1,49 @@
-"""Turn run directories, runs, comparisons, traces, and lists of them into the views that a page shows."""
+"""Turn run directories, runs, comparisons and traces into the views that a page shows, with its title and lead."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, NoRun
+from asyncsgd.core.events import Outcome
+from asyncsgd.format import span
 from asyncsgd.run.read import check_complete
-from asyncsgd.run.view import RunView
+from asyncsgd.run.view import RunView, word
 from asyncsgd.simulation import Comparison, Run
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
+
+# --------------------------------------------------------------------------------------------------------------
+# The title, the lead sentence and the counts at the top of a page.
+
+
+def wasted(subject: RunView) -> dict[str, int]:
+    """Return the number of jobs that were not used, by outcome."""
+    counts = subject.trace.counts
+    return {word(kind): counts[kind] for kind in Outcome if kind > Outcome.APPLIED and counts[kind]}
+
+
+def lead(subjects: Sequence[RunView]) -> str:
+    """Return the sentence under the title."""
+    if len(subjects) > 1:
+        return "The same axes, colours and clock for all; every number comes from the runs’ own records."
+    numbers = subjects[0].headline()
+    team = f"{numbers['workers']:,} worker{'s' if numbers['workers'] != 1 else ''}"
+    during = f" in {span(numbers['seconds'])}" if numbers["seconds"] is not None else ""
+    return f"{numbers['iterations']:,} updates by {team}{during}."
+
+
+def title(subjects: Sequence[RunView]) -> str:
+    """Return the default title of the page."""
+    if len(subjects) > 1:
+        return f"{len(subjects)} runs side by side"
+    subject = subjects[0]
+    name = subject.method or subject.name
+    return f"{name} on {subject.task}" if subject.task else name
 
 
 def distinct(subjects: list[RunView]) -> list[RunView]:

@@ -13,8 +13,8 @@ from typing import Any
 from asyncsgd.compiled.elementary import exp, log, normal_pair, sigmoid, softplus
 from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import at, extent, first, load, member, nowhere, pointer, put, splat, sqrt, store, where
-from asyncsgd.compiled.products import V8, add_scaled, combine
 from asyncsgd.compiled.random import below, output
+from asyncsgd.compiled.vectors import V8, add_scaled, combine
 from asyncsgd.tasks.base import BATCH, BLOCK, CLASSES, HEADER, LOGISTIC, MINIMUM, QUADRATIC, RIDGE, SOFTMAX
 
 # ½xᵀHx - b·x for lanes. Arguments are addresses (`asyncsgd.compiled.lanes.pointer`).

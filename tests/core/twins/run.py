@@ -6,8 +6,8 @@ from core.twins.work import local_steps
 from asyncsgd.core.events import Arrived, Assign, Joined, Left, Lost, Outcome
 from asyncsgd.core.random import below, derive
 from asyncsgd.core.server import Server
-from asyncsgd.core.snapshot import pack, unpack
 from asyncsgd.core.work import LocalSteps
+from asyncsgd.run.checkpoints import pack, unpack
 
 MOST_WORKERS = 9
 

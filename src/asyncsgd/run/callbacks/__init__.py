@@ -20,9 +20,7 @@ from asyncsgd.run.callbacks.base import Callback, Control, LiveView
 from asyncsgd.run.callbacks.logger import Logger
 
 if TYPE_CHECKING:
-    from asyncsgd.run.callbacks.to_mlflow import MLflow
-    from asyncsgd.run.callbacks.to_tensorboard import TensorBoard
-    from asyncsgd.run.callbacks.to_wandb import WandB
+    from asyncsgd.run.callbacks.trackers import MLflow, TensorBoard, WandB
 
 __all__ = ["Callback", "Control", "LiveView", "Logger", "LoggerWarning", "mlflow", "tensorboard", "wandb"]
 
@@ -36,7 +34,7 @@ def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 
         directory: Folder for the event files, one per run; by default ``tensorboard`` in the run directory.
         every: Seconds between writes.
     """
-    from asyncsgd.run.callbacks.to_tensorboard import TensorBoard
+    from asyncsgd.run.callbacks.trackers import TensorBoard
 
     return TensorBoard(directory, every)
 
@@ -55,7 +53,7 @@ def mlflow(
             choice: ``MLFLOW_TRACKING_URI``, or a local file.
         every: Seconds between writes.
     """
-    from asyncsgd.run.callbacks.to_mlflow import MLflow
+    from asyncsgd.run.callbacks.trackers import MLflow
 
     return MLflow(experiment, name, tracking_uri, every)
 
@@ -81,6 +79,6 @@ def wandb(
         every: Seconds between writes.
         **options: Further arguments of ``wandb.init``, such as ``entity``, ``tags``, ``group``.
     """
-    from asyncsgd.run.callbacks.to_wandb import WandB
+    from asyncsgd.run.callbacks.trackers import WandB
 
     return WandB(project, mode, name, directory, every, options)
