@@ -74,9 +74,7 @@ def our_speed(kind: str, slow: float, gradients: int) -> float:
     import asyncsgd as asgd
 
     problem = task(kind)
-    run = asgd.train(
-        problem, asgd.async_sgd(0.05), engine(slow), iterations=gradients, every=gradients, progress=False
-    )
+    run = asgd.train(problem, asgd.async_sgd(0.05), engine(slow), iterations=gradients, every=gradients, progress=False)
     warm = gradients // 3  # the first gradients of torch are slow
     return (gradients - 1 - warm) / float(run.trace.time[-1] - run.trace.time[warm])
 
@@ -171,13 +169,18 @@ def part(options) -> dict:
                 theirs.append(ddp(kind, slow, gradients))
                 ours.append(our_speed(kind, slow, gradients))
             ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-            times = {"asyncsgd": _best(our_time, kind, slow), "ddp": _best(lambda k, s, e: ddp(k, s, None, e), kind, slow)}
+            times = {
+                "asyncsgd": _best(our_time, kind, slow),
+                "ddp": _best(lambda k, s, e: ddp(k, s, None, e), kind, slow),
+            }
             found = {
                 "gradients_per_second_over_ddp": round(statistics.median(ratios), 3),
                 "ratios": [round(ratio, 3) for ratio in ratios],
                 "wanted": WANTED[kind, slow],
                 "gradients_per_second": round(statistics.median(ours), 1),
-                "seconds_to_accuracy": {name: {str(e): round(t, 2) for e, t in rows.items()} for name, rows in times.items()},
+                "seconds_to_accuracy": {
+                    name: {str(e): round(t, 2) for e, t in rows.items()} for name, rows in times.items()
+                },
                 "time_to_accuracy_over_ddp": round(min(times["asyncsgd"].values()) / min(times["ddp"].values()), 3),
             }
             figures[f"{kind}, slowest worker {slow}x"] = found

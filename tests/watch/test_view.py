@@ -62,6 +62,12 @@ def test_the_numbers_are_there(frame: Frame, width: int) -> None:
     assert lines[place].startswith("delays") == (width == 80)
 
 
+def test_jobs_that_an_ended_run_left_behind_are_not_shown_as_running(frame: Frame) -> None:
+    ended = replace(frame, ending=Ending(End.DONE, 200, 200, None))
+    assert f"{frame.in_flight} in flight at the end" in "\n".join(drawn(ended, 120))
+    assert "at the end" not in "\n".join(drawn(frame, 120))
+
+
 @pytest.mark.parametrize("width", [56, 79, 80, 109, 110, 200])
 def test_no_heading_is_cut(frame: Frame, width: int) -> None:
     big = tuple(replace(row, worker=1000 + row.worker, jobs=1_000_000) for row in frame.workers)

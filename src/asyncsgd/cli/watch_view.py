@@ -205,7 +205,7 @@ def _delays(frame: Frame, bars: int) -> Table:
     table.add_column(no_wrap=True, overflow="ellipsis")
     head = Text("delays", style="bold")
     head.append(f"  τ avg {number(frame.average_delay)}, max {frame.maximum_delay:,}", style="not bold")
-    head.append(f", {frame.in_flight:,} in flight", style="not bold")
+    head.append(f", {frame.in_flight:,} in flight{'' if frame.running else ' at the end'}", style="not bold")
     table.add_row(head)
     rows = bins(frame.histogram, bars)
     total = sum(count for _, count in rows)
@@ -229,7 +229,11 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     table.add_column("updates", justify="right", no_wrap=True)
     if width >= NARROW:
         table.add_column("", no_wrap=True)
-    for heading in ("mean delay", *(("in flight",) if width >= NARROW else ()), "last update"):
+    for heading in (
+        "mean delay",
+        *((("in flight",) if running else ("in flight at end",)) if width >= NARROW else ()),
+        "last update",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     if width >= WIDE:
         table.add_column("lost", justify="right", no_wrap=True)  # or rejected
@@ -252,7 +256,7 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     if not hidden:
         return [table]
     jobs, flying = sum(row.jobs for row in hidden), sum(row.in_flight for row in hidden)
-    rest = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight"
+    rest = f"and {len(hidden):,} more, with {jobs:,} updates and {flying:,} in flight{'' if running else ' at the end'}"
     return [table, Text(rest, style="dim", no_wrap=True, overflow="ellipsis")]
 
 
