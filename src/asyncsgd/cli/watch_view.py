@@ -229,11 +229,8 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     table.add_column("updates", justify="right", no_wrap=True)
     if width >= NARROW:
         table.add_column("", no_wrap=True)
-    for heading in (
-        "mean delay",
-        *((("in flight",) if running else ("in flight at end",)) if width >= NARROW else ()),
-        "last update",
-    ):
+    left = ("in flight" if running else "left at end",) if width >= NARROW else ()
+    for heading in ("mean delay", *left, "last update"):
         table.add_column(heading, justify="right", no_wrap=True)
     if width >= WIDE:
         table.add_column("lost", justify="right", no_wrap=True)  # or rejected
