@@ -8,10 +8,18 @@ import numpy as np
 from flower.fake import FakeGrid, record, towards
 from flwr.app import ArrayRecord, MetricRecord
 
+from asyncsgd.flower import Clients
 from asyncsgd.run import Callback
 
 ARRAYS = record(w=np.zeros((2, 3), np.float32), b=np.full(3, 9.0, np.float32), n=np.array(0))
-QUIET: dict[str, Any] = {"progress": False, "heterogeneous": False}
+
+
+def quiet(**options: Any) -> dict[str, Any]:
+    """Arguments of `serve` without progress and without a warning about bias, with these options of `Clients`."""
+    return {"progress": False, "clients": Clients(heterogeneous=False, **options)}
+
+
+QUIET = quiet()
 
 
 def error(iteration: int, arrays: ArrayRecord) -> MetricRecord:

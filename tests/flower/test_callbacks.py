@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, failing
-from flower.serving import ARRAYS, QUIET, clients
+from flower.serving import ARRAYS, QUIET, clients, quiet
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import serve
 from asyncsgd.run import Callback
 
 
@@ -41,16 +41,14 @@ def test_every_callback_is_stopped_at_the_end() -> None:
 
 def test_every_callback_is_stopped_where_the_run_fails() -> None:
     callbacks = [Holder(), Holder(stubborn=True), Holder()]
-    rules = Clients(max_failures=1)
     with pytest.raises(OSError, match="cannot be closed") as caught:
         serve(
             FakeGrid([failing] * 2),
             ARRAYS,
             asgd.async_sgd(0.1),
             iterations=4,
-            clients=rules,
             callbacks=callbacks,
-            **QUIET,
+            **quiet(max_failures=1),
         )
     assert isinstance(caught.value.__context__, EngineError)
     assert [callback.stopped for callback in callbacks] == [1, 1, 1]
@@ -102,5 +100,5 @@ def test_callbacks_are_stopped_before_flower_ends_the_process(
 
 
 def test_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, heterogeneous=False)
+    serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=4, clients=QUIET["clients"])
     assert capsys.readouterr().err.count("not trained, but set to medians") == 1

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, QUIET, clients
+from flower.serving import ARRAYS, QUIET, clients, quiet
 from flwr.app import Message
 
 import asyncsgd as asgd
@@ -145,9 +145,8 @@ def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeyp
             ARRAYS,
             asgd.async_sgd(0.1),
             iterations=10,
-            keep_updates=True,
             directory=tmp_path,
-            **QUIET,
+            **quiet(keep_updates=True),
         )
     assert not [row for row in journal(tmp_path) if row["event"] in ("rejected", "left_out")]
 

@@ -16,14 +16,14 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, failing, towards
-from flower.serving import ARRAYS, QUIET, Ear, clients, error
+from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet
 from flwr.app import ArrayRecord
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import AsyncSGDError, BadParameter, BadRunDirectory, EngineError, UsageError
-from asyncsgd.flower import Clients, KeptUpdates, serve
+from asyncsgd.flower import KeptUpdates, Privacy, serve
 
-ALONE: dict[str, Any] = {"clients": Clients(minimum=1), **QUIET}
+ALONE = quiet(minimum=1, keep_updates=True)
 
 
 class Stop(Exception):
@@ -70,7 +70,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 def test_a_run_that_lost_a_part_is_refused_and_left_as_it_is(
     tmp_path: Path, resume: bool, lost: str, words: str
 ) -> None:
-    options: dict[str, Any] = {"iterations": 12, "directory": tmp_path, "keep_updates": True, **QUIET}
+    options: dict[str, Any] = {"iterations": 12, "directory": tmp_path, **quiet(keep_updates=True)}
     serve(clients(1.0, 2.0), ARRAYS, PRIVATE, **options)
     path = tmp_path / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -113,8 +113,7 @@ def test_a_failing_client_does_not_end_the_run(tmp_path: Path) -> None:
         iterations=60,
         directory=tmp_path,
         callbacks=[ear],
-        clients=Clients(pause=3600.0),
-        **QUIET,
+        **quiet(pause=3600.0),
     )
     assert run.trace.iterations == 60
     assert run.faults.exceptions == 3
@@ -170,7 +169,7 @@ def test_what_flower_ends_is_saved_first(tmp_path: Path) -> None:
 def test_the_servers_side_can_be_replayed_if_updates_are_kept(tmp_path: Path) -> None:
     method = asgd.fedbuff(1.0, concurrency=4, buffer=3).clipped(2.0, noise=0.5)
     here = tmp_path / "here"
-    run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, directory=here, keep_updates=True, **QUIET)
+    run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, directory=here, **quiet(keep_updates=True))
     again = asgd.replay(here)
     assert again.compared == 30
     assert again.model_compared
@@ -183,7 +182,7 @@ def test_the_servers_side_can_be_replayed_if_updates_are_kept(tmp_path: Path) ->
 
 def test_otherwise_replay_says_why_it_cannot(tmp_path: Path) -> None:
     serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.2), iterations=5, directory=tmp_path, **QUIET)
-    with pytest.raises(UsageError, match=r"Flower clients computed the updates .*; pass keep_updates=True to"):
+    with pytest.raises(UsageError, match=r"Flower clients computed the updates .*; pass clients=asgd.flower.Clients"):
         asgd.replay(tmp_path)
 
 
@@ -206,7 +205,8 @@ def test_nothing_of_the_users_function_is_pickled(tmp_path: Path) -> None:
 def test_epsilon_is_reported_with_every_evaluation(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
     method = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
-    options: dict[str, Any] = {"every": 10, "directory": tmp_path, "delta": 1e-6, "resume": True, **QUIET}
+    options: dict[str, Any] = {"every": 10, "directory": tmp_path, "resume": True, **QUIET}
+    options["privacy"] = Privacy(delta=1e-6)
     run = serve(clients(1.0, 2.0), ARRAYS, method, iterations=30, **options)
     spent = run.metrics["epsilon"]
     assert spent[0] == 0.0
@@ -249,7 +249,7 @@ def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
 
 
 def test_kept_updates_are_for_the_owner_alone(tmp_path: Path) -> None:
-    serve(clients(1.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, directory=tmp_path, keep_updates=True, **ALONE)
+    serve(clients(1.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, directory=tmp_path, **ALONE)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
@@ -270,10 +270,10 @@ def test_after_a_crash_noise_is_new_and_what_was_lost_is_counted(tmp_path: Path)
         "directory": tmp_path,
         **ALONE,
     }
-    first = serve(still, ARRAYS, method, iterations=6, keep_updates=True, **options)
+    first = serve(still, ARRAYS, method, iterations=6, **options)
     crash(tmp_path, 2)
     again = FakeGrid([towards(0.0, rate=0.0)])
-    second = serve(again, ARRAYS, method, iterations=6, keep_updates=True, resume=True, **options)
+    second = serve(again, ARRAYS, method, iterations=6, resume=True, **options)
     assert len(set(seeds_of(tmp_path))) == 2
     assert not np.isclose(first.x, second.x).any()
     assert first.privacy is not None
@@ -298,7 +298,7 @@ def test_damage_to_what_flower_keeps_is_noticed(tmp_path: Path) -> None:
     """Kept updates, carried arrays and releases; every flip of a byte in the middle, every file that is lost."""
     from asyncsgd.run.verify import verify
 
-    options: dict[str, Any] = {"directory": tmp_path, "keep_updates": True, **QUIET}
+    options: dict[str, Any] = {"directory": tmp_path, **quiet(keep_updates=True)}
     run = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.2), iterations=5, **options)
     assert verify(tmp_path) == []
     names = [f"updates/{job:012d}.npy" for job in run.trace.job]  # that of a job still in flight is not read

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, record, reply, towards
-from flower.serving import ARRAYS, QUIET, Ear, clients, error
+from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 import asyncsgd as asgd
@@ -77,8 +77,7 @@ def test_updates_arrive_while_the_server_evaluates(tmp_path: Path) -> None:
         every=4,
         evaluate=evaluate,
         directory=tmp_path,
-        keep_updates=True,
-        **QUIET,
+        **quiet(keep_updates=True),
     )
     assert run.metrics["iteration"].tolist() == [0, 4, 8, 12]
     assert run.metrics["sum"].tolist() == list(seen.values())

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from docs.pages import DOCS
 from flower.bench import MODEL, Bench
 from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, QUIET
+from flower.serving import ARRAYS, quiet
 from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_bench
 
 import asyncsgd as asgd
@@ -281,7 +281,7 @@ def test_an_evaluation_does_not_wait_behind_jobs(world: World) -> None:
 def test_the_first_model_is_evaluated_by_all(world: World) -> None:
     """Not by those alone who are connected first."""
     world.paces, world.looks = [steady(1)] * 3, [1, 3, 3]
-    options = {"iterations": 9, "every": 10**6, "evaluate_clients": True, **QUIET}
-    run = serve(FakeGrid([towards(1.0)] * 3), ARRAYS, asgd.async_sgd(0.1), clients=Clients(minimum=3), **options)
+    options = {"iterations": 9, "every": 10**6, "evaluate_clients": True, **quiet(minimum=3)}
+    run = serve(FakeGrid([towards(1.0)] * 3), ARRAYS, asgd.async_sgd(0.1), **options)
     first = next(row for row in run.client_metrics if row["kind"] == "evaluate")
     assert (first["at"], first["clients"]) == (0, 3)

@@ -15,7 +15,7 @@ from markers import examples
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadRunDirectory
 from asyncsgd.core.transforms import Compensate
-from asyncsgd.flower.privacy import Book, Count, gaussian_epsilon, watched
+from asyncsgd.flower.privacy import Book, Count, Privacy, counted, gaussian_epsilon
 from asyncsgd.trace.sealed import lines
 
 pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
@@ -33,7 +33,7 @@ def squares(order: list[int], size: int) -> dict[int, int]:
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 5), st.integers(0, 40))
 def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: int, stop: int) -> None:
     base = asgd.fedbuff(1.0, concurrency=4, buffer=size).clipped(1.0, noise=1.0)
-    method, accountant = watched(base, 1e-5)
+    method, accountant = counted(base, Privacy())
     assert accountant is not None
     server = asgd.Server(np.zeros(2), method)
     server.handle(asgd.Joined(range(4)))
@@ -73,20 +73,20 @@ def test_a_known_number() -> None:
 
 def test_without_noise_nothing_is_counted() -> None:
     method = asgd.fedbuff(1.0, concurrency=4).clipped(1.0)
-    assert watched(method, 1e-5) == (method, None)
+    assert counted(method, Privacy()) == (method, None)
 
 
 def test_what_cannot_be_accounted_is_refused() -> None:
     private = asgd.async_sgd(0.1).clipped(1.0, noise=1.0)
     with pytest.raises(BadParameter, match="Compensate' changes updates after they are clipped"):
-        watched(private.using(transforms=(*private.transforms, Compensate())), 1e-5)
+        counted(private.using(transforms=(*private.transforms, Compensate())), Privacy())
     with pytest.raises(BadParameter, match=r"delta = 1\.0 protects nothing"):
-        watched(private, 1.0)
+        Privacy(delta=1.0)
 
 
 def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:
     """Those that a crash takes back count too, and a line that it tore does not."""
-    method, accountant = watched(asgd.fedbuff(1.0, concurrency=2, buffer=1).clipped(1.0, noise=1.0), 1e-5)
+    method, accountant = counted(asgd.fedbuff(1.0, concurrency=2, buffer=1).clipped(1.0, noise=1.0), Privacy())
     assert accountant is not None
     accountant.book.open(tmp_path, begun=False)
     server = asgd.Server(np.zeros(2), method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, record, reply
-from flower.serving import ARRAYS, QUIET, clients, error
+from flower.serving import ARRAYS, QUIET, clients, error, quiet
 from flwr.app import Message
 from safetensors import safe_open
 
@@ -82,7 +83,7 @@ def test_whole_numbers_and_statistics_are_carried() -> None:
         return train
 
     grid = FakeGrid([client(0.1, 3), client(0.3, 5), client(0.9, 3)])
-    run = serve(grid, model, asgd.minibatch_sgd(1.0), iterations=12, clients=Clients(minimum=3), **QUIET)
+    run = serve(grid, model, asgd.minibatch_sgd(1.0), iterations=12, **quiet(minimum=3))
     np.testing.assert_allclose(run.arrays["bn.running_var"].numpy(), 0.3)
     assert run.arrays["bn.num_batches_tracked"].numpy().dtype == np.int64
     assert run.arrays["bn.num_batches_tracked"].numpy() >= 3 * 3
@@ -98,8 +99,7 @@ def test_clients_may_send_updates() -> None:
         record(w=np.zeros(4)),
         asgd.async_sgd(0.2),
         iterations=80,
-        clients=Clients(replies="updates"),
-        **QUIET,
+        **quiet(replies="updates"),
     )
     np.testing.assert_allclose(run.arrays["w"].numpy(), 3.0, atol=0.05)
 
@@ -113,7 +113,7 @@ def test_clients_may_send_updates() -> None:
         ({"method": "fedavg"}, "is a str; call the recipe"),
         ({"iterations": 0}, "iterations = 0 must be an integer"),
         ({"resume": True}, "resume = True needs a directory"),
-        ({"keep_updates": True}, "keep_updates = True needs a directory"),
+        ({"clients": Clients(keep_updates=True)}, "keep_updates = True needs a directory"),
         ({"initial_arrays": [np.zeros(2)]}, "is not an ArrayRecord"),
         ({"seed": "x"}, "seed = 'x' is not an integer"),
         ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
@@ -121,6 +121,8 @@ def test_clients_may_send_updates() -> None:
         ({"evaluate_clients": {"k": None}}, r"evaluate_clients\['k'\] = None cannot be sent by Flower; pass numbers"),
         ({"callbacks": ["ear"]}, "callbacks = 'ear' is not a callback; pass an object of a class derived"),
         ({"callbacks": "ear"}, "callbacks = 'ear' is not a list"),
+        ({"clients": 4}, r"clients = 4 is a int; pass asgd\.flower\.Clients"),
+        ({"privacy": 1e-5}, r"privacy = 1e-05 is a float; pass asgd\.flower\.Privacy"),
         ({"clients": Clients(queue=2)}, "queue = 2 has no effect with async_sgd"),
         ({"method": asgd.fedavg(1.0, clients=5, ask=7), "clients": Clients(minimum=2)}, "can never be reached by 2"),
     ],
@@ -137,6 +139,11 @@ def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
         serve(clients(1.0, 2.0), **given)
 
 
+def test_serve_has_few_arguments_besides_those_of_train() -> None:
+    own = signature(serve).parameters.keys() - signature(asgd.train).parameters.keys()
+    assert own == {"grid", "initial_arrays", "train_config", "evaluate", "evaluate_clients", "clients", "privacy"}
+
+
 def test_clients_options_are_checked() -> None:
     for options, words in (
         ({"minimum": 0}, "minimum = 0"),
@@ -145,6 +152,7 @@ def test_clients_options_are_checked() -> None:
         ({"patience": 0.5}, "patience = 0.5 would give up every second job of a client; pass a multiple above 1"),
         ({"max_norm": 0.0}, "max_norm = 0.0"),
         ({"replies": "gradients"}, "replies = 'gradients' is unknown"),
+        ({"statistics": "*var"}, r"statistics = '\*var' is not a list of patterns"),
     ):
         with pytest.raises(BadParameter, match=words):
             Clients(**options)  # type: ignore[arg-type]

@@ -84,7 +84,7 @@ class VirtualSender(Sender):
         world.sent.append((world.now, message))
         seconds = world.paces[message.worker](message)
         if seconds >= message.timeout:
-            world.put((message, ErrorReply(3, "expired")), message.timeout)
+            world.put((message, ErrorReply("expired", 3)), message.timeout)
             return
         outcome = self._exchange(message)
         world.put((message, replace(outcome, seconds=seconds) if isinstance(outcome, Good) else outcome), seconds)

@@ -1,17 +1,16 @@
 """Asynchronous training in any Flower app. Its ServerApp calls ``asgd.flower.serve(grid, arrays, method, ...)``.
 
-``serving`` has the call itself; ``engine`` and ``pool`` turn clients into workers; ``client_handle`` is the data about
-one client. ``presence`` finds out which clients are connected, ``messages`` builds and reads messages, and ``sender``
-sends them. ``arrays`` turns named arrays into one vector, ``task`` is the server's part of the task,
-``client_evaluation`` evaluates on clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes
-the ε spent.
+``serving`` has the call itself; ``engine`` and ``pool`` turn clients into workers; ``clients`` has the data about one
+client and finds out which are connected; ``messages`` builds and reads messages, and ``sender`` sends them. ``arrays``
+turns named arrays into one vector, ``task`` is the server's part of the task, ``client_evaluation`` evaluates on
+clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes the ε spent.
 
 Needs the extra ``flower``.
 """
 
 from asyncsgd.flower.engine import Clients
-from asyncsgd.flower.privacy import Privacy
+from asyncsgd.flower.privacy import Privacy, PrivacySpent
 from asyncsgd.flower.serving import FederatedRun, serve
 from asyncsgd.flower.task import KeptUpdates
 
-__all__ = ["Clients", "FederatedRun", "KeptUpdates", "Privacy", "serve"]
+__all__ = ["Clients", "FederatedRun", "KeptUpdates", "Privacy", "PrivacySpent", "serve"]

@@ -258,7 +258,7 @@ class WorkerHandle:
         details = {"worker": self.number, "allowed": seconds, "reason": reason}
         return Note("silent", details, f"{text}; {bias}")
 
-    def heard(self) -> bool:
+    def answered(self) -> bool:
         """Record that the client answered, or is offline. Return whether it had been given up."""
         since, self.silent_since = self.silent_since, None
         if since is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from asyncsgd.core.validate import count, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool
-from asyncsgd.flower.arrays import Arrays, Layout
+from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
 from asyncsgd.tasks.base import Task
 
 
@@ -42,6 +42,11 @@ class Clients:
         replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.
             ``"updates"``: clients return that difference themselves.
         weighted_by: Name of the metric that weights the average of the other metrics.
+        statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
+            Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
+        heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
+        keep_updates: Whether to write every update to the run's directory, so that `asyncsgd.replay` can apply them
+            again.
 
     >>> Clients(minimum=4, max_norm=10.0).timeout
     3600.0
@@ -56,6 +61,9 @@ class Clients:
     pause: float = 60.0
     replies: Literal["models", "updates"] = "models"
     weighted_by: str = "num-examples"
+    statistics: Sequence[str] = STATISTICS
+    heterogeneous: bool = True
+    keep_updates: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum", "queue", "max_failures"):
@@ -73,6 +81,9 @@ class Clients:
             positive("max_norm", self.max_norm)
         if self.replies not in ("models", "updates"):
             raise BadParameter("replies", self.replies, "is unknown", 'pass "models" or "updates"')
+        if isinstance(self.statistics, str) or not all(isinstance(pattern, str) for pattern in self.statistics):
+            fix = 'pass a list of name patterns, such as ["*running_mean"]'
+            raise BadParameter("statistics", self.statistics, "is not a list of patterns", fix)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,6 @@ class Flower(Engine):
     folder: Path | None = None
     """Directory for the client numbers, the carried arrays and the kept updates."""
     resume: bool = False
-    keep_updates: bool = False
     freeze: bool = False
     """Always send the initial carried arrays: differential privacy protects only the vector."""
 

@@ -208,7 +208,7 @@ class FlowerPool(WorkerPool):
     def _answered(self, message: ClientMessage, outcome: Outcome) -> None:
         handle = self._handles[message.worker]
         was_current = handle.current is message  # else the message is from before the client left
-        was_silent = was_current and handle.heard()
+        was_silent = was_current and handle.answered()
         if was_current:
             handle.current = None
         if isinstance(outcome, Good):
@@ -296,7 +296,7 @@ class FlowerPool(WorkerPool):
         if handle.number in self._attendance.present:
             self._attendance.report(Died(handle.number, "is not connected any more"))
         self._leave(handle)
-        handle.heard()
+        handle.answered()
         handle.current = None
         handle.waiting.clear()
         self._note(self._evaluations.gone(handle.number))

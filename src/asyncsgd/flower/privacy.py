@@ -29,6 +29,25 @@ from asyncsgd.run.noise_log import RELEASES, Ledger
 
 @dataclass(frozen=True)
 class Privacy:
+    """How the ε spent is computed. The method decides how much noise is added: ``method.clipped(1.0, noise=1.0)``.
+
+    Args:
+        delta: The δ at which ε is reported. Pass less than one over the number of clients.
+
+    >>> Privacy(delta=1e-6)
+    Privacy(delta=1e-06)
+    """
+
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        positive("delta", self.delta)
+        if self.delta >= 1:
+            raise BadParameter("delta", self.delta, "protects nothing", "pass less than one over the number of clients")
+
+
+@dataclass(frozen=True)
+class PrivacySpent:
     """The guarantee of a run to every client against anyone who sees its models. The server itself is trusted."""
 
     epsilon: float
@@ -114,11 +133,11 @@ class Accountant:
     delta: float
     book: Book
 
-    def spent(self) -> Privacy:
+    def spent(self) -> PrivacySpent:
         """Return the ε and δ spent so far."""
         most = self.book.most
         epsilon = gaussian_epsilon(self.noise_multiplier / most, self.delta) if most else 0.0
-        return Privacy(epsilon, self.delta, self.noise_multiplier, self.clip, most)
+        return PrivacySpent(epsilon, self.delta, self.noise_multiplier, self.clip, most)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -130,20 +149,17 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return float(accountant.compose(event).get_epsilon(delta))
 
 
-def watched(method: Method, delta: float) -> tuple[Method, Accountant | None]:
+def counted(method: Method, privacy: Privacy) -> tuple[Method, Accountant | None]:
     """Return the method with contributions counted, and an accountant; (method, None) if it adds no noise."""
     gather = method.aggregation
     if not isinstance(gather, Buffer) or not gather.noise:
         return method, None
     import dp_accounting  # noqa: F401 - if it is missing, fail now and not at the first evaluation
 
-    positive("delta", delta)
-    if delta >= 1:
-        raise BadParameter("delta", delta, "protects nothing", "pass less than one over the number of clients")
     last = method.transforms[-1]
     if not isinstance(last, Clip):
         kind = type(last).__name__
         raise BadParameter("method", kind, "changes updates after they are clipped", "clip last: method.clipped(...)")
     book = Book()
-    counted = method.using(transforms=(*method.transforms, Count(gather.size, book)))
-    return counted, Accountant(gather.noise / last.norm, last.norm, delta, book)
+    counting = method.using(transforms=(*method.transforms, Count(gather.size, book)))
+    return counting, Accountant(gather.noise / last.norm, last.norm, privacy.delta, book)

@@ -95,39 +95,33 @@ class Good:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A reply that failed a check."""
+class NoResult:
+    """The reason why a message has no result; each subclass is one kind of failure."""
 
     reason: str
 
 
+class Refused(NoResult):
+    """A reply that failed a check."""
+
+
 @dataclass(frozen=True)
-class ErrorReply:
+class ErrorReply(NoResult):
     """One of Flower's error codes, which came instead of a reply."""
 
     code: int
-    reason: str
 
 
-@dataclass(frozen=True)
-class RunEnded:
+class RunEnded(NoResult):
     """Flower's run has ended, so no message can be sent."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class NotBuilt:
+class NotBuilt(NoResult):
     """The message could not be built, because of its content or a bug."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class NotStored:
+class NotStored(NoResult):
     """A good reply that could not be written to the server's disk."""
-
-    reason: str
 
 
 Outcome = Good | Refused | ErrorReply | RunEnded | NotBuilt | NotStored
@@ -180,9 +174,9 @@ class Sender:
         try:
             taken = list(self._grid.push_messages([outgoing]))
         except Exception as error:
-            return ErrorReply(UNDELIVERED, f"it could not be sent ({type(error).__name__}: {clean(error)})")
+            return ErrorReply(f"it could not be sent ({type(error).__name__}: {clean(error)})", UNDELIVERED)
         if len(taken) != 1 or not taken[0]:
-            return ErrorReply(UNDELIVERED, "the SuperLink did not accept it: is the client still connected?")
+            return ErrorReply("the SuperLink did not accept it: is the client still connected?", UNDELIVERED)
         del outgoing
         return self._await(message, taken[0])
 
@@ -197,7 +191,7 @@ class Sender:
                     return Refused(f"the reply cannot be read ({type(error).__name__}: {clean(error)})")
                 fails += 1
                 if fails >= TRIES:
-                    return ErrorReply(UNDELIVERED, f"its reply could not be fetched ({clean(error)})")
+                    return ErrorReply(f"its reply could not be fetched ({clean(error)})", UNDELIVERED)
                 replies = []
             if replies:
                 return self._judge(message, name, replies)
@@ -217,7 +211,7 @@ class Sender:
             code = int(reply.error.code)
             if code in SUPERLINKS and where.src_node_id == message.node:
                 return Refused(f"it sent error {code}, which only the SuperLink may send")
-            return ErrorReply(code, clean(reply.error.reason or ""))
+            return ErrorReply(clean(reply.error.reason or ""), code)
         found = where.src_node_id, where.group_id, where.message_type
         if found != (message.node, message.group, message.kind):
             return Refused("the reply is from another node, or to another job")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +15,11 @@ from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
 from asyncsgd.core.work import Gradient
-from asyncsgd.flower.arrays import STATISTICS, Layout
+from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.bounded_dispatch import bias_of, bounded, may_queue
 from asyncsgd.flower.clients import is_simulated
 from asyncsgd.flower.engine import Clients, Flower
-from asyncsgd.flower.privacy import Accountant, Privacy, watched
+from asyncsgd.flower.privacy import Accountant, Privacy, PrivacySpent, counted
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal
@@ -29,6 +29,8 @@ from asyncsgd.run.read import read_config, read_lines
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.training import CHECKPOINTS, launch
 from asyncsgd.tasks.base import Task
+
+CLIENTS, PRIVACY = Clients(), Privacy()
 
 PATIENCE = 60.0
 """Seconds that the run gets to write its checkpoint before Flower ends the process."""
@@ -65,8 +67,49 @@ def saved_before_exit(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class FederatedRequest:
+    """One run with the clients of a grid, as `run_request` carries it out. `serve` makes one from its arguments."""
+
+    grid: Any
+    initial_arrays: Any
+    method: Method
+    iterations: int
+    evaluation: Evaluation
+    clients: Clients = CLIENTS
+    privacy: Privacy = PRIVACY
+    train_config: Mapping[str, Any] = field(default_factory=dict)
+    evaluate_config: Mapping[str, Any] | None = None
+    """None: clients do not evaluate."""
+    evaluate: Evaluate | None = None
+    directory: str | Path | None = None
+    resume: bool = False
+    seed: int | None = None
+    checkpoints: Checkpoints = CHECKPOINTS
+
+    def check(self) -> None:
+        """Raise `BadParameter` for a value of the wrong kind, and for options that need a directory without one."""
+        check_options(self.checkpoints)
+        for name, kind, fix in (
+            ("method", Method, "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"),
+            ("clients", Clients, "pass asgd.flower.Clients(minimum=4)"),
+            ("privacy", Privacy, "pass asgd.flower.Privacy(delta=1e-5)"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise BadParameter(name, value, f"is a {type(value).__name__}", fix)
+        if not isinstance(self.initial_arrays, Mapping):
+            kind_given = type(self.initial_arrays).__name__
+            fix = "pass ArrayRecord(model.state_dict())"
+            raise BadParameter("initial_arrays", kind_given, "is not an ArrayRecord", fix)
+        if self.directory is None:
+            for name, wanted in (("resume", self.resume), ("keep_updates", self.clients.keep_updates)):
+                if wanted:
+                    raise BadParameter(name, True, "needs a directory", "pass the directory of the run")
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """The method as `serve` uses it, and notes for the user about the changes."""
+    """The method as the server uses it, and notes for the user about the changes."""
 
     method: Method
     minimum: int
@@ -74,32 +117,24 @@ class Prepared:
     notes: tuple[str, ...] = field(default=())
 
 
-def prepare(
-    method: Method,
-    rules: Clients,
-    layout: Layout,
-    delta: float,
-    iterations: int,
-    heterogeneous: bool,
-    *,
-    keyed: bool,
-) -> Prepared:
-    """Check the options before anything starts. ``keyed`` says whether clients are identified by their keys."""
+def prepare(request: FederatedRequest, layout: Layout) -> Prepared:
+    """Fit the method to clients, and check that the options suit it, before anything starts."""
     notes: list[str] = []
+    method, clients = request.method, request.clients
     if not isinstance(method.work, Gradient):
         notes.append(f"the ClientApp decides what a job computes: {method.work} is not used")
         method = method.using(work=Gradient())
-    if rules.queue is not None and not may_queue(method.dispatch):
+    if clients.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
-        raise BadParameter("queue", rules.queue, f"has no effect with {method.name}, where no job waits", fix)
+        raise BadParameter("queue", clients.queue, f"has no effect with {method.name}, where no job waits", fix)
     goal = method.dispatch.clients if isinstance(method.dispatch, FirstOf) else 1
-    minimum = max(2, goal) if rules.minimum is None else rules.minimum
-    method.check(workers=minimum, iterations=iterations, heterogeneous=heterogeneous)
-    method = method.using(dispatch=bounded(method.dispatch, rules.queue))
-    if heterogeneous and (bound := bias_of(method.dispatch)) is not None:
+    minimum = max(2, goal) if clients.minimum is None else clients.minimum
+    method.check(workers=minimum, iterations=request.iterations, heterogeneous=clients.heterogeneous)
+    method = method.using(dispatch=bounded(method.dispatch, clients.queue))
+    if clients.heterogeneous and (bound := bias_of(method.dispatch)) is not None:
         notes.append(bound)
-    method, accountant = watched(method, delta)
-    if accountant is not None and keyed:
+    method, accountant = counted(method, request.privacy)
+    if accountant is not None and not is_simulated(request.grid):
         notes.append("ε is counted per SuperNode key: a SuperNode without a key is a new client at every start")
     if layout.carried:
         notes.append(_about_carried(layout, private=accountant is not None))
@@ -160,7 +195,7 @@ class FederatedRun(TrainingRun):
     """The model, as a ``flwr.app.ArrayRecord`` like the initial one."""
     client_metrics: tuple[dict[str, Any], ...] = ()
     """Averaged metrics of clients: ``kind`` ("train" or "evaluate"), ``metrics``, ``clients``, ``examples``, ..."""
-    privacy: Privacy | None = None
+    privacy: PrivacySpent | None = None
     """The ε and δ spent; None if the method adds no noise."""
 
 
@@ -178,11 +213,8 @@ def serve(
     seed: int | None = None,
     every: int | None = None,
     until: str | None = None,
-    clients: Clients | None = None,
-    statistics: Sequence[str] = STATISTICS,
-    heterogeneous: bool = True,
-    delta: float = 1e-5,
-    keep_updates: bool = False,
+    clients: Clients = CLIENTS,
+    privacy: Privacy = PRIVACY,
     checkpoints: Checkpoints = CHECKPOINTS,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
@@ -204,7 +236,7 @@ def serve(
     Args:
         grid: The grid that Flower passes to the ServerApp, in simulation and in deployment.
         initial_arrays: The initial model, a ``flwr.app.ArrayRecord``. Integer arrays in it are not trained: clients
-            receive the median of what clients returned last, as with ``statistics``.
+            receive the median of what clients returned last, as with ``Clients(statistics=...)``.
         method: How the server uses updates. The ClientApp decides what a job computes.
         iterations: Number of updates to apply.
         train_config: Configuration sent with every job, a ``ConfigRecord`` or a dict. ``"server-round"`` is added to
@@ -221,91 +253,92 @@ def serve(
             start.
         every: Evaluate once per this many iterations. Default: a hundred evaluations in total.
         until: Stop early once a metric of ``evaluate`` reaches a bound, for instance ``"accuracy >= 0.95"``.
-        clients: How many clients must be connected, how long they may take, and what happens to clients that fail: see
-            `Clients`.
-        statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
-            Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
-        heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
-        delta: The δ at which ε is reported, if the method adds noise.
-        keep_updates: Whether to write every update to ``directory``, so that `asyncsgd.replay` can apply them again.
+        clients: How many clients must be connected, how long they may take, what they send, and what happens to clients
+            that fail: see `Clients`.
+        privacy: How the ε spent is computed, if the method adds noise: see `Privacy`.
         checkpoints: How often to save a checkpoint, and how many to keep: see `asyncsgd.Checkpoints`.
         callbacks: Objects that are notified about the run and may stop it: see `asyncsgd.Callback`.
         progress: Whether to show progress on the terminal, and a summary at the end.
     """
     with Hooks(callbacks, Terminal() if progress else None) as hooks:
         check_flower()
-        rules = Clients() if clients is None else clients
-        check_options(checkpoints)
-        evaluation = Evaluation.of(iterations, every, until, background=True)
-        if not isinstance(method, Method):
-            fix = "call the recipe: asgd.federated_async_sgd(stepsize=0.25, concurrency=4)"
-            raise BadParameter("method", method, f"is a {type(method).__name__}", fix)
-        if directory is None and (resume or keep_updates):
-            name = "resume" if resume else "keep_updates"
-            raise BadParameter(name, True, "needs a directory", "pass the directory of the run")
-        if not isinstance(initial_arrays, Mapping):
-            kind = type(initial_arrays).__name__
-            raise BadParameter("initial_arrays", kind, "is not an ArrayRecord", "pass ArrayRecord(model.state_dict())")
-        configs = [
+        asked = {} if isinstance(evaluate_clients, bool) else sendable("evaluate_clients", evaluate_clients)
+        request = FederatedRequest(
+            grid,
+            initial_arrays,
+            method,
+            iterations,
+            Evaluation.of(iterations, every, until, background=True),
+            clients,
+            privacy,
             sendable("train_config", train_config or {}),
-            sendable("evaluate_clients", {} if isinstance(evaluate_clients, bool) else evaluate_clients),
-        ]
-        layout = Layout.of(initial_arrays, statistics)
-        x, carried = layout.split(initial_arrays)
-        prepared = prepare(method, rules, layout, delta, iterations, heterogeneous, keyed=not is_simulated(grid))
-        files = None if directory is None else RunDirectory(directory)
-        try:
-            if files is not None:
-                files.check(resume=resume)
-            chosen = choose_seed(seed, files, resume)
-            folder = None if files is None else files.path.resolve()
-            if files is not None and (keep_updates or prepared.accountant is not None):
-                files.make_private()
-            if prepared.accountant is not None and files is not None and (resume or not files.begun):
-                prepared.accountant.book.open(files.path, begun=files.begun)
-            keeps = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
-            task = FlowerTask(
-                layout,
-                x,
-                carried,
-                evaluate,
-                prepared.accountant,
-                keeps,
-                heterogeneous=heterogeneous,
-                notes=prepared.notes,
-            )
-            engine = Flower(
-                prepared.minimum,
-                grid,
-                layout,
-                carried,
-                rules,
-                configs[0],
-                configs[1] if evaluate_clients else None,
-                folder,
-                resume and files is not None and files.begun,
-                keep_updates,
-                freeze=prepared.accountant is not None,
-            )
-            request = RunRequest(
-                task=cast(Task, task),
-                method=prepared.method,
-                engine=engine,
-                iterations=iterations,
-                evaluation=evaluation,
-                resume=resume,
-                seed=chosen,
-                checkpoints=checkpoints,
-                limits=Limits(max_failures=NEVER),
-            )
-            with saved_before_exit(task.stop):
-                run = _run(request, hooks, files)
-            return _result(run, task, prepared.accountant)
-        finally:
-            if prepared.accountant is not None:
-                prepared.accountant.book.close()
-            if files is not None:
-                files.close()
+            None if evaluate_clients is False else asked,
+            evaluate,
+            directory,
+            resume,
+            seed,
+            checkpoints,
+        )
+        return run_request(request, hooks)
+
+
+def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
+    """Carry out a run with the clients of a grid."""
+    request.check()
+    layout = Layout.of(request.initial_arrays, request.clients.statistics)
+    x, carried = layout.split(request.initial_arrays)
+    prepared = prepare(request, layout)
+    accountant, keep_updates, resume = prepared.accountant, request.clients.keep_updates, request.resume
+    with ExitStack() as closing:
+        files = None if request.directory is None else RunDirectory(request.directory)
+        folder = None if files is None else files.path.resolve()
+        if files is not None:
+            closing.callback(files.close)
+            files.check(resume=resume)
+        seed = choose_seed(request.seed, files, resume)
+        if files is not None and (keep_updates or accountant is not None):
+            files.make_private()
+        if accountant is not None:
+            closing.callback(accountant.book.close)
+            if files is not None and (resume or not files.begun):
+                accountant.book.open(files.path, begun=files.begun)
+        stand_in = KeptUpdates(str(folder)) if keep_updates else AbsentUpdates()
+        task = FlowerTask(
+            layout,
+            x,
+            carried,
+            request.evaluate,
+            accountant,
+            stand_in,
+            heterogeneous=request.clients.heterogeneous,
+            notes=prepared.notes,
+        )
+        engine = Flower(
+            prepared.minimum,
+            request.grid,
+            layout,
+            carried,
+            request.clients,
+            request.train_config,
+            request.evaluate_config,
+            folder,
+            resume=resume and files is not None and files.begun,
+            freeze=accountant is not None,
+        )
+        inner = RunRequest(
+            task=cast(Task, task),
+            method=prepared.method,
+            engine=engine,
+            iterations=request.iterations,
+            evaluation=request.evaluation,
+            resume=resume,
+            seed=seed,
+            checkpoints=request.checkpoints,
+            limits=Limits(max_failures=NEVER),
+        )
+        with saved_before_exit(task.stop):
+            run = _run(inner, hooks, files)
+        return _result(run, task, accountant)
 
 
 def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> TrainingRun:

@@ -31,7 +31,7 @@ UPDATES = "updates"
 INITIAL = "initial.npy"
 SECONDS = 1.0
 """Least number of seconds between two writes of the carried arrays."""
-HEARD = 32
+LAST_CLIENTS = 32
 """Number of clients whose last carried arrays are kept in memory: those that replied last."""
 
 
@@ -50,7 +50,7 @@ class Memory:
         self._next = 0.0
         if engine.resume and self._folder is not None:
             self.carried = read_carried(self._folder, engine.layout) or self.carried
-        if engine.keep_updates and self._folder is not None:
+        if engine.clients.keep_updates and self._folder is not None:
             make_folder(self._folder / UPDATES)
             write_vector(self._folder / UPDATES / INITIAL, x)
 
@@ -60,7 +60,7 @@ class Memory:
             return
         self._last[worker] = returned
         self._last.move_to_end(worker)
-        if len(self._last) > HEARD:
+        if len(self._last) > LAST_CLIENTS:
             self._last.popitem(last=False)
         if len(self._last) == 1 < self._engine.workers:
             return  # there is no other client to compare it with
@@ -79,7 +79,7 @@ class Memory:
 
     def keep(self, job: int, update: Vector) -> None:
         """Write an update to disk for `asyncsgd.replay`."""
-        if self._engine.keep_updates and self._folder is not None:
+        if self._engine.clients.keep_updates and self._folder is not None:
             try:
                 write_vector(self._folder / UPDATES / f"{job:012d}.npy", update)
             except OSError as error:
@@ -221,7 +221,7 @@ class AbsentUpdates:
         """Raise `UsageError`, as the updates cannot be computed again."""
         raise UsageError(
             "Flower clients computed the updates of this run from their own data, so they cannot be computed again "
-            "here; pass keep_updates=True to asgd.flower.serve to be able to replay the server's part"
+            "here; pass clients=asgd.flower.Clients(keep_updates=True) to be able to replay the server's part"
         )
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:

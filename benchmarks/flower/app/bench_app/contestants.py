@@ -29,17 +29,8 @@ def fedavg(grid: Any, arrays: ArrayRecord, updates: int) -> None:
 
 def serve(method: Callable[[], asgd.Method]) -> Callable[[Any, ArrayRecord, int], None]:
     def run(grid: Any, arrays: ArrayRecord, updates: int) -> None:
-        rules = asgd.flower.Clients(minimum=CLIENTS)
-        asgd.flower.serve(
-            grid,
-            arrays,
-            method(),
-            iterations=updates,
-            every=updates,
-            clients=rules,
-            heterogeneous=False,
-            progress=False,
-        )
+        rules = asgd.flower.Clients(minimum=CLIENTS, heterogeneous=False)
+        asgd.flower.serve(grid, arrays, method(), iterations=updates, every=updates, clients=rules, progress=False)
 
     return run
 

@@ -45,9 +45,13 @@ def run_with(name: str, grid: Grid, context: Context) -> None:
         directory=directory,
         resume=bool(config["resume"]),
         checkpoints=asgd.Checkpoints(every=int(config["checkpoint-every"])),
-        heterogeneous=False,
         clients=asgd.flower.Clients(
-            minimum=int(config["minimum"]), max_norm=1e6, timeout=120.0, max_failures=1, pause=30.0
+            minimum=int(config["minimum"]),
+            max_norm=1e6,
+            timeout=120.0,
+            max_failures=1,
+            pause=30.0,
+            heterogeneous=False,
         ),
     )
     print(f"{name}: mean {run.arrays['x'].numpy().mean():.4f} after {run.trace.iterations} iterations")
