@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,25 +23,27 @@ MODULES = {"core", "pages", "planning", "run", "simulation"}
 MISTYPED = "asyncsgd.run.Listner"
 
 REACH = """
-import contextlib, importlib, os, sys
+import contextlib, os, sys
+from itertools import groupby
 import asyncsgd
 
-for library in ("flwr", "numba", "pyarrow.parquet", "rich.console", "scipy.optimize", "torch"):
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module(library)  # once, and not for every name
+with contextlib.suppress(ModuleNotFoundError):
+    import numba  # the only heavy library that a name loads: once, and not in every child
 
-for name in sys.argv[1:]:
-    child = os.fork()  # each name finds what a fresh import has loaded, and nothing that another name has
+# Names with the same first attribute share a child, which has loaded only what this attribute loads.
+for _, names in groupby(sys.argv[1:], key=lambda name: name.split(".")[1]):
+    child = os.fork()
     if child == 0:
-        found = asyncsgd
-        for part in name.split(".")[1:]:
-            found = getattr(found, part, None)
-            if found is None:
-                print(name, flush=True)
-                break
+        for name in names:
+            found = asyncsgd
+            for part in name.split(".")[1:]:
+                found = getattr(found, part, None)
+                if found is None:
+                    print(name, flush=True)
+                    break
         os._exit(0)
     if os.waitpid(child, 0)[1]:
-        print(name, "ended the process", flush=True)
+        print(*names, "ended the process", flush=True)
 """
 
 
@@ -63,11 +64,11 @@ def sources() -> Iterator[tuple[str, str]]:
                     yield name, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-@cache
+@pytest.fixture(scope="module")  # tests/markers.py runs the tests that use it in one process
 def unreachable() -> set[str]:
     """Those of all names, and of one more, that attributes do not lead to after ``import asyncsgd`` alone."""
-    names = {MISTYPED, *dict(pages()), *dict(sources())}
-    done = subprocess.run([sys.executable, "-c", REACH, *sorted(names)], capture_output=True, text=True, cwd=ROOT)
+    names = sorted({MISTYPED, *dict(pages()), *dict(sources())}, key=lambda name: name.split(".")[1:])
+    done = subprocess.run([sys.executable, "-c", REACH, *names], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines())
 
@@ -91,25 +92,25 @@ def test_dir_shows_the_public_names_only() -> None:
 
 
 @pytest.mark.slow
-def test_the_pages_mention_names_that_attributes_lead_to() -> None:
+def test_the_pages_mention_names_that_attributes_lead_to(unreachable: set[str]) -> None:
     found = dict(pages())
     assert len(found) > 50
-    lost = unreachable() & set(found)
+    lost = unreachable & set(found)
     assert not lost, {name: found[name] for name in lost}
 
 
 @pytest.mark.slow
-def test_the_source_mentions_names_that_there_are() -> None:
+def test_the_source_mentions_names_that_there_are(unreachable: set[str]) -> None:
     """Those of our own rooms need only be there; what a user is told about must be reachable as it is written."""
     found = dict(sources())
-    assert "asyncsgd.Callback" in found.keys() - unreachable()
-    lost = {name for name in unreachable() & set(found) if not (name.startswith("asyncsgd.") and is_module(name))}
+    assert "asyncsgd.Callback" in found.keys() - unreachable
+    lost = {name for name in unreachable & set(found) if not (name.startswith("asyncsgd.") and is_module(name))}
     assert not lost, {name: found[name] for name in lost}
 
 
 @pytest.mark.slow
-def test_a_name_that_is_not_there_is_found() -> None:
-    assert MISTYPED in unreachable()
+def test_a_name_that_is_not_there_is_found(unreachable: set[str]) -> None:
+    assert MISTYPED in unreachable
     assert not is_module("asyncsgd.run.callbcks.Control")
     assert is_module("asyncsgd.engines._processes.fork_server")
 
