@@ -102,6 +102,12 @@ def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axe
         metric: The name of a metric of the task; by default the loss, or else the first metric.
         over: ``"time"`` or ``"iteration"``.
         axes: The axes to draw into; by default those of a new figure.
+
+    >>> import asyncsgd as asgd
+    >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 4])
+    >>> run = asgd.simulate(task, asgd.async_sgd(0.1), speeds, iterations=100)
+    >>> convergence(run, over="iteration").get_xlabel()
+    'iterations'
     """
     if over not in AXES:
         raise BadParameter("over", over, "is unknown", f"pass one of {', '.join(AXES)}")

@@ -74,6 +74,7 @@ class AlwaysBusy(Dispatch):
 
     With ``concurrency`` below the number of workers, the worker that has waited longest comes first.
     ``restart=R`` cancels a job once the model is R versions ahead of it, and assigns a new one at the newest point.
+    With ``sample_early`` the server assigns the new job at x^(t), before it applies the arrival.
     """
 
     concurrency: int | None = None
@@ -165,7 +166,8 @@ class Uniform(Dispatch):
 class Shuffled(Dispatch):
     """Like `Uniform`, but in a fresh random order of all workers every n jobs (AsGrad; Islamov et al. 2023).
 
-    A worker that joins is part of the next order; a worker that left is skipped.
+    A worker that joins is part of the next order; a worker that left is skipped. ``concurrency`` and ``sample_early``
+    are as in `Uniform`.
     """
 
     concurrency: int

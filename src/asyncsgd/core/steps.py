@@ -199,7 +199,7 @@ class DropDrifted(Step):
 
 @dataclass(frozen=True)
 class AdaDelay(Step):
-    """η_t = stepsize / (L + c √(t + τ_t)) with t counted from 1 (Sra et al. 2016)."""
+    """η_t = stepsize / (L + c √(t + τ_t)) with L = ``smoothness``, and t counted from 1 (Sra et al. 2016)."""
 
     smoothness: float = 1.0
     c: float = 1.0

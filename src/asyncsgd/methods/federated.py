@@ -26,6 +26,8 @@ def fedavg(stepsize: float = 1.0, *, clients: int, ask: int | None = None) -> Me
 
     >>> fedavg(clients=10, ask=13).local(5, 0.1).dispatch
     FirstOf(clients=10, ask=13)
+
+    See docs/users/federated.md for a comparison with other methods, and docs/guides/federated.md for Flower.
     """
     return Method("fedavg", Constant(stepsize), FirstOf(clients, ask), aggregation=Buffer(clients))
 
@@ -41,6 +43,8 @@ def fedbuff(stepsize: float, *, concurrency: int, buffer: int = 10) -> Method:
 
     >>> fedbuff(1.0, concurrency=8, buffer=4).local(3, 0.1).clipped(1.0, noise=0.5).name
     'clipped_fedbuff'
+
+    See docs/users/federated.md for a comparison with other methods, and docs/guides/federated.md for Flower.
     """
     return Method("fedbuff", Polynomial(stepsize), Uniform(concurrency), aggregation=Buffer(buffer))
 
@@ -62,6 +66,8 @@ def fedasync(
 
     >>> fedasync(concurrency=4).local(5, 0.1, proximal=0.01).work.proximal
     0.01
+
+    See docs/users/federated.md for a comparison with other methods, and docs/guides/federated.md for Flower.
     """
     rules: dict[str, Step] = {
         "constant": Constant(stepsize),
@@ -88,5 +94,7 @@ def mifa(stepsize: float, *, concurrency: int | None = None) -> Method:
 
     >>> mifa(0.1).aggregation
     Memory()
+
+    See docs/users/federated.md for a comparison with other methods, and docs/guides/federated.md for Flower.
     """
     return Method("mifa", Constant(stepsize), AlwaysBusy(concurrency), aggregation=Memory())

@@ -22,6 +22,8 @@ def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
 
     >>> async_sgd(0.1).name
     'async_sgd'
+
+    See docs/tutorial.md for a first run, and docs/theory.md for what is proven about this method.
     """
     return Method("async_sgd", Constant(stepsize), AlwaysBusy(concurrency))
 
@@ -36,6 +38,8 @@ def minibatch_sgd(stepsize: float) -> Method:
 
     >>> minibatch_sgd(0.1).dispatch
     Batch()
+
+    See docs/tutorial.md for a first run, and docs/theory.md for what is proven about this method.
     """
     return Method("minibatch_sgd", Constant(stepsize), Batch())
 
@@ -64,6 +68,8 @@ def delay_adaptive(
 
     >>> delay_adaptive(0.1, rule="workers").step
     WorkersOverDelay(stepsize=0.1)
+
+    See docs/theory.md for what is proven about each rule, and docs/users/engineer.md for training with it.
     """
     if threshold is not None and rule != "drop":
         raise BadParameter("threshold", threshold, f'has no meaning with rule="{rule}"', 'pass rule="drop"')
@@ -101,6 +107,8 @@ def federated_async_sgd(
 
     >>> federated_async_sgd(0.1, concurrency=4, order="shuffled").dispatch
     Shuffled(concurrency=4, sample_early=False)
+
+    See docs/users/federated.md for a comparison with other methods, and docs/theory.md for what is proven.
     """
     count("buffer", buffer)
     orders: dict[str, Dispatch] = {"uniform": Uniform(concurrency, early), "shuffled": Shuffled(concurrency, early)}

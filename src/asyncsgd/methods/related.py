@@ -29,6 +29,8 @@ def rennala(stepsize: float, *, batch: int) -> Method:
 
     >>> rennala(0.1, batch=4).aggregation
     Buffer(size=4, noise=0.0)
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     return Method("rennala", DropStale(stepsize), aggregation=Buffer(batch))
 
@@ -44,6 +46,8 @@ def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
 
     >>> ringmaster(0.1, limit=8, stops=True).dispatch.restart
     8
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     return Method("ringmaster", DropStale(stepsize, limit), AlwaysBusy(restart=limit if stops else None))
 
@@ -59,6 +63,8 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
 
     >>> picky_sgd(0.1, threshold=0.5).step
     DropDrifted(stepsize=0.1, threshold=0.5)
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     return Method("picky_sgd", DropDrifted(stepsize, threshold), AlwaysBusy(concurrency))
 
@@ -75,6 +81,8 @@ def adadelay(stepsize: float = 1.0, *, smoothness: float, c: float | None = None
 
     >>> adadelay(smoothness=2.0).average
     True
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     if coordinates:
         if c is not None:
@@ -94,6 +102,8 @@ def staleness_aware(stepsize: float, *, splits: int | None = None) -> Method:
 
     >>> staleness_aware(0.1, splits=2).bind(workers=9).aggregation
     Buffer(size=4, noise=0.0)
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     aggregation = Buffer(1) if splits is None else Softsync(splits)
     return Method("staleness_aware", DivideByStaleness(stepsize), aggregation=aggregation)
@@ -110,6 +120,8 @@ def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = 
 
     >>> dc_asgd(0.1).transforms
     (Compensate(strength=0.04, adaptive=False, decay=0.95),)
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     strength = (2.0 if adaptive else 0.04) if strength is None else strength
     return Method("dc_asgd", Constant(stepsize), transforms=(Compensate(strength, adaptive),))
@@ -128,5 +140,7 @@ def delayed_average(stepsize: float, *, weights: Literal["linear", "uniform"] = 
 
     >>> delayed_average(0.1).optimizer
     DelayedAverage(weights='uniform')
+
+    See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
     return Method("delayed_average", Constant(stepsize), optimizer=DelayedAverage(weights))

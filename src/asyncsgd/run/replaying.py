@@ -81,6 +81,16 @@ def replay(
         trust: Allow loading job.pkl of a directory that another user owns. A pickle can run any code when it is loaded,
             so pass True only if you trust that user. Your own directories do not need it, nor do runs whose task
             was given as ``module:task``.
+
+    >>> import tempfile
+    >>> import asyncsgd as asgd
+    >>> task, engine = asgd.tasks.quadratic(workers=2), asgd.engines.processes(workers=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = asgd.train(task, asgd.async_sgd(0.1), engine, iterations=20, directory=f"{folder}/run", progress=False)
+    ...     print(asgd.replay(f"{folder}/run").compared)
+    20
+
+    See docs/users/engineer.md for what to do with a replay.
     """
     path = as_path(directory)
     config = configuration.read(path)

@@ -124,6 +124,10 @@ def narrow_seed(seed: int, bits: int = 32) -> int:
     takes 63, as does everything else that wants an int64. Among 10,000 jobs the chance that two share their last 32
     bits is 1 %.
 
+    Args:
+        seed: The seed that the task got with a job.
+        bits: How many bits the library accepts.
+
     >>> import numpy as np
     >>> np.random.seed(narrow_seed(2**64 - 1))
     >>> narrow_seed(2**64 - 1, bits=63) == 2**63 - 1

@@ -238,6 +238,11 @@ def split(
 def iid_split(n_rows: int, workers: int, seed: int = 0) -> list[RowNumbers]:
     """Split at random, in parts that differ by at most one row.
 
+    Args:
+        n_rows: The number of rows.
+        workers: The number of workers.
+        seed: Seed for the order of the rows.
+
     >>> [len(part) for part in iid_split(10, 3)]
     [4, 3, 3]
     """
@@ -251,6 +256,16 @@ def dirichlet_split(labels: ArrayLike, workers: int, alpha: float = 0.3, seed: i
 
     A worker that would get no row takes one from the worker with the most rows. Hsu, Qi and Brown,
     *Measuring the effects of non-identical data distribution*, 2019.
+
+    Args:
+        labels: The label of each row.
+        workers: The number of workers.
+        alpha: The parameter α of the distribution: 0.1 gives workers few classes each, 100 nearly the same mixture.
+        seed: Seed for the proportions and for the rows of each part.
+
+    >>> parts = dirichlet_split([0, 1] * 50, workers=4, alpha=0.3)
+    >>> len(parts), sum(len(part) for part in parts)
+    (4, 100)
     """
     classes = _one_dimensional(labels)
     _enough(len(classes), workers)
@@ -270,6 +285,10 @@ def dirichlet_split(labels: ArrayLike, workers: int, alpha: float = 0.3, seed: i
 
 def label_split(labels: ArrayLike, workers: int) -> list[RowNumbers]:
     """Sort by label and cut into equal parts, so that each worker sees as few labels as possible.
+
+    Args:
+        labels: The label of each row.
+        workers: The number of workers.
 
     >>> label_split([1, 0, 1, 0], 2)
     [array([1, 3]), array([0, 2])]

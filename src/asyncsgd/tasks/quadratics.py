@@ -79,6 +79,11 @@ def paper_quadratic(seed: int = 0, dim: int = 10, workers: int = 2) -> Quadratic
 
     That is ½xᵀHx - c·x + ½‖b‖² with H = A², c = Ab; f* = 0.
 
+    Args:
+        seed: Seed for A and b.
+        dim: The number of parameters.
+        workers: The number of workers; all have the same function.
+
     >>> paper_quadratic().smoothness
     4.0
     """

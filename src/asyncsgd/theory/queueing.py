@@ -92,6 +92,11 @@ def queued_times(
 ) -> Floats:
     """Return ``queues(durations, c).seconds`` for many concurrencies c at the cost of the largest.
 
+    Args:
+        durations: The mean seconds of a job of each worker.
+        concurrencies: The numbers of jobs in flight.
+        variability: The squared coefficient of variation of the durations, as in `queues`.
+
     >>> queued_times([10.0] * 900 + [60.0] * 100, [10, 100, 1000]).round(1)
     array([15.1, 16.9, 63.7])
     """
@@ -191,6 +196,9 @@ def async_delays(durations: Sequence[float] | Floats) -> ExpectedDelays:
     Exact in the long run for durations of mean Δ_i, fixed or random: worker i is in every C_t, so its delays plus 1 add
     up to the number of iterations. The maximum is for fixed durations: while the slowest computes, worker j can arrive
     ⌈Δ_n/Δ_j⌉ times (once more if that quotient is an integer and rounding or chance breaks a tie).
+
+    Args:
+        durations: The mean seconds of a job of each worker.
 
     >>> found = async_delays([1.0, 1.0, 10.0])
     >>> found.per_worker.round(1), found.maximum

@@ -116,6 +116,14 @@ def fedbuff_order(
     Nguyen et al. (2022), with buffers and local steps left aside. Assumes ‖∇f_i‖ <= G, and that the arriving worker is
     uniformly distributed, which no server can ensure.
 
+    Args:
+        delays: A run, a trace, or (τ_C, τ_max).
+        smoothness: L, the smoothness constant of f.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ², the variance of a stochastic gradient.
+        heterogeneity: ζ², how much the workers' gradients differ; one number, or one per worker.
+        gradient_bound: G, a bound on the norm of every gradient.
+
     >>> known = dict(smoothness=1.0, gap=1.0, noise_variance=1.0, heterogeneity=0.0, gradient_bound=2.0)
     >>> fedbuff_order((10, 100), **known).iterations(0.1)
     4100.0

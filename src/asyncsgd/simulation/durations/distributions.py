@@ -33,6 +33,9 @@ def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]])
     A list has one sequence per worker (their lengths may differ), an array one row per worker. The integer keys of a
     dict are sorted, other keys keep their order, and the workers are then numbered 0, 1, 2, ...
 
+    Args:
+        samples: The measured seconds of the jobs of each worker.
+
     >>> measured({7: [1.0, 3.0], 2: [5.0]}).means
     array([5., 2.])
     """
@@ -92,6 +95,10 @@ def in_order(keys: list[Any]) -> list[Any]:
 def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
     """Let every job of worker i take ``seconds[i]``.
 
+    Args:
+        seconds: The seconds of a job: one number per worker, or one for all.
+        workers: The number of workers, if one number is given for all.
+
     >>> fixed([1.0, 16.0])
     <Durations: 2 workers, fixed>
     >>> fixed(1.0, workers=8).workers
@@ -103,6 +110,10 @@ def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
 def exponential(means: Any, *, workers: int | None = None) -> Durations:
     """Let jobs of worker i take independent exponential times of mean ``means[i]``: P(D > d) = exp(-d / mean).
 
+    Args:
+        means: The mean seconds of a job: one number per worker, or one for all.
+        workers: The number of workers, if no argument has one number per worker.
+
     >>> exponential([1.0, 2.0]).means
     array([1., 2.])
     """
@@ -111,6 +122,12 @@ def exponential(means: Any, *, workers: int | None = None) -> Durations:
 
 def gamma(means: Any, shape: Any, *, workers: int | None = None) -> Durations:
     """Draw gamma times of mean ``means[i]``; their standard deviation is mean / √shape, and shape 1 is exponential.
+
+    Args:
+        means: The mean seconds of a job: one number per worker, or one for all.
+        shape: The shape of the distribution, one number per worker or one for all. The larger it is, the less the times
+            vary.
+        workers: The number of workers, if no argument has one number per worker.
 
     >>> gamma(2.0, shape=4.0, workers=3)
     <Durations: 3 workers, gamma>
@@ -122,6 +139,11 @@ def gamma(means: Any, shape: Any, *, workers: int | None = None) -> Durations:
 def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durations:
     """Draw ``medians[i]`` · exp(``sigma`` · Z) with Z standard normal; the mean is median · exp(sigma² / 2).
 
+    Args:
+        medians: The median seconds of a job: one number per worker, or one for all.
+        sigma: The standard deviation of the logarithm, one number per worker or one for all. 0 gives fixed times.
+        workers: The number of workers, if no argument has one number per worker.
+
     >>> lognormal(2.0, sigma=[0.0, 1.0]).means.round(4)
     array([2.    , 3.2974])
     """
@@ -131,6 +153,11 @@ def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durati
 
 def uniform(low: Any, high: Any, *, workers: int | None = None) -> Durations:
     """Draw uniformly from (``low[i]``, ``high[i]``]; ``low`` may be 0.
+
+    Args:
+        low: The lower end in seconds: one number per worker, or one for all.
+        high: The upper end in seconds: one number per worker, or one for all.
+        workers: The number of workers, if no argument has one number per worker.
 
     >>> uniform(0.0, [1.0, 3.0]).means
     array([0.5, 1.5])
@@ -149,6 +176,11 @@ def truncated_normal(means: Any, std: Any, *, workers: int | None = None) -> Dur
 
     So the true mean is larger than ``means[i]``; the property ``means`` of the result has it.
 
+    Args:
+        means: The mean seconds of the normal distribution: one number per worker, or one for all.
+        std: Its standard deviation, one number per worker or one for all.
+        workers: The number of workers, if no argument has one number per worker.
+
     >>> truncated_normal(1.0, std=[0.1, 1.0]).means.round(4)
     array([1.    , 1.2876])
     """
@@ -159,6 +191,12 @@ def truncated_normal(means: Any, std: Any, *, workers: int | None = None) -> Dur
 def pareto(scale: Any, shape: Any, *, workers: int | None = None) -> Durations:
     """Draw Pareto times: at least ``scale[i]``, P(D > d) = (scale / d)^shape. The mean is infinite if shape <= 1.
 
+    Args:
+        scale: The least seconds of a job: one number per worker, or one for all.
+        shape: The exponent of the tail, one number per worker or one for all. The smaller it is, the longer the longest
+            jobs take.
+        workers: The number of workers, if no argument has one number per worker.
+
     >>> pareto(1.0, shape=2.0, workers=2).means
     array([2., 2.])
     """
@@ -168,6 +206,9 @@ def pareto(scale: Any, shape: Any, *, workers: int | None = None) -> Durations:
 
 def concatenate(parts: Sequence[Durations]) -> Durations:
     """Join several durations: the workers of the first, then those of the second, and so on.
+
+    Args:
+        parts: The durations to join, in the order of their workers.
 
     >>> concatenate([fixed([10.0] * 900), exponential(60.0, workers=100)])
     <Durations: 1000 workers (900 fixed, 100 exponential)>

@@ -30,11 +30,22 @@ POSITIVE = "pass positive finite seconds"
 
 
 def from_csv(path: str | PathLike[str]) -> Durations:
-    """Read samples for ``measured`` from a CSV file, in one of two layouts.
+    r"""Read samples for ``measured`` from a CSV file, in one of two layouts.
 
     Layout 1 has one column per worker, under a header with a name for each; shorter columns end in empty cells. Layout
     2 has one row per job under the header ``worker,duration``; integer workers are sorted, others keep the order of
     their first row. docs/howto/durations.md has examples.
+
+    Args:
+        path: The CSV file.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "durations.csv")
+    ...     _ = path.write_text("fast,slow\n1.0,4.0\n2.0,\n")
+    ...     print(from_csv(path).means)
+    [1.5 4. ]
     """
     file = _existing(path)
     try:
@@ -149,6 +160,18 @@ def from_parquet(path: str | PathLike[str]) -> Durations:
     """Read samples for ``measured`` from a Parquet file: the layouts of ``from_csv``, or a trace of ``Trace.write``.
 
     Shorter columns end in nulls.
+
+    Args:
+        path: The Parquet file.
+
+    >>> import tempfile
+    >>> from asyncsgd.simulation import durations, simulate
+    >>> from asyncsgd import methods, tasks
+    >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 3]), iterations=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run.trace.write(f"{folder}/trace.parquet")
+    ...     print(from_parquet(f"{folder}/trace.parquet").means)
+    [1. 3.]
     """
     file = _existing(path)
     with _parquet(file) as parquet:
@@ -227,6 +250,9 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     A worker does its jobs first in, first out. It began a job when the job was assigned, or when its previous job had
     ended if that was later. Communication is part of the time. Only jobs that arrived count. The workers with such jobs
     are numbered 0, 1, 2, ... in sorted order; a warning names the workers that are left out.
+
+    Args:
+        trace: The trace of a real or simulated run, or the path of its file.
 
     >>> from asyncsgd.simulation import durations, simulate
     >>> from asyncsgd import methods, tasks
