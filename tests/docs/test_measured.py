@@ -10,7 +10,7 @@ from docs.pages import DOCS, ROOT
 from asyncsgd.cli import paper
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.experiments import measured_page, runner
-from asyncsgd.experiments.runner import UNJUDGED, Judged
+from asyncsgd.experiments.common import Claim, Verdict
 
 PAGE = (DOCS / measured_page.PAGE).read_text(encoding="utf-8")
 ROWS = json.loads((DOCS / measured_page.RESULTS).read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def test_bars_and_underscores_survive_a_table():
 
 
 FOUND = [
-    Judged(n, "a title", verdict, paper="says", measured="m", summary="found", refuted_by="a counterexample")
+    Claim(n, "a title", verdict, paper="says", measured="m", summary="found", refuted_by="a counterexample")
     for n, verdict in ((1, "holds"), (2, "does not hold as written"), (3, "does not hold as written"))
 ]
 
@@ -114,7 +114,7 @@ def test_without_the_option_no_docs_are_written(checkout):
 
 def test_a_claim_that_could_not_be_judged_leaves_the_page_alone(checkout, monkeypatch, capsys):
     docs, output = checkout
-    monkeypatch.setattr(runner, "run", lambda *_, **__: [replace(FOUND[0], verdict=UNJUDGED)])
+    monkeypatch.setattr(runner, "run", lambda *_, **__: [replace(FOUND[0], verdict=Verdict.UNJUDGED)])
     assert not paper.show(output, None, as_json=False, docs=docs)
     assert not (docs / "measured.json").exists()
     assert "is unchanged" in capsys.readouterr().err

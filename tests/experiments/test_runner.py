@@ -5,14 +5,14 @@ import sys
 import warnings
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
 from asyncsgd import cli
 from asyncsgd.cli import paper
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.experiments import paper_page, runner
-from asyncsgd.experiments.runner import UNJUDGED, Experiment
+from asyncsgd.experiments.common import Verdict
+from asyncsgd.experiments.runner import Experiment
 
 GOOD = """
 import numpy as np
@@ -59,7 +59,7 @@ def test_a_claim_that_raises_does_not_stop_the_others(fakes, tmp_path):
     good, bad = found
     assert (good.number, good.verdict, good.error) == (1, "holds with a correction", "")
     assert good.values == {"slope": 0.5, "never": None, "steps": [0, 1]}
-    assert (bad.number, bad.title, bad.verdict) == (2, "bad", UNJUDGED)
+    assert (bad.number, bad.title, bad.verdict) == (2, "bad", Verdict.UNJUDGED)
     assert "ZeroDivisionError: no <luck>" in bad.measured
     assert "in check" in bad.error
     assert seen == [(2, 0.1), (1, 0.5), (1, 1.0)]
@@ -71,7 +71,7 @@ def test_a_claim_that_raises_does_not_stop_the_others(fakes, tmp_path):
 def test_in_worker_processes_even_one_that_dies_is_reported(fakes, tmp_path):
     seen = []
     found = runner.run(list(fakes.values()), tmp_path, progress=lambda *news: seen.append(news))
-    assert [claim.verdict for claim in found] == ["holds with a correction", UNJUDGED, UNJUDGED]
+    assert [claim.verdict for claim in found] == ["holds with a correction", Verdict.UNJUDGED, Verdict.UNJUDGED]
     assert "ZeroDivisionError" in found[1].error
     assert "died" in found[2].error
     assert {(1, 0.5), (1, 1.0), (2, 0.1)} <= set(seen)
@@ -133,10 +133,20 @@ def test_the_folder_holds_everything(fakes, tmp_path):
     assert rows[1]["verdict"] == "could not be judged"
 
 
-def test_values_that_json_does_not_know_are_an_error():
-    with pytest.raises(TypeError, match="object"):
-        runner.plain({"a": [object()]})
-    assert runner.plain({1: (np.bool_(True), np.nan, "x", None)}) == {"1": [True, None, "x", None]}
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [("[object()]", None), ("{1: (np.bool_(True), np.nan, 'x', None)}", {"1": [True, None, "x", None]})],
+)
+def test_values_become_json_or_an_error_of_their_claim(values, expected, tmp_path, monkeypatch):
+    start = "import numpy as np\nfrom asyncsgd.experiments.common import Claim, Verdict\n"
+    text = f"{start}def check(progress):\n    return Claim(1, 't', Verdict.HOLDS, values={values})\n"
+    (tmp_path / f"fake_{expected is None}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = runner.judge(Experiment(1, "t", f"fake_{expected is None}"), tmp_path, lambda share: None)
+    if expected is None:
+        assert (found.verdict, "TypeError" in found.error) == (Verdict.UNJUDGED, True)
+    else:
+        assert found.values == expected
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from report.material import columns, data_of
 from asyncsgd import cli
 from asyncsgd.core.events import Outcome
 from asyncsgd.experiments import paper_page
-from asyncsgd.experiments.runner import Judged
+from asyncsgd.experiments.common import Claim, Verdict
 
 TWO = """
 [task]
@@ -91,7 +91,7 @@ def test_a_page_that_cannot_be_written_is_one_sentence(command):
 
 def test_a_page_of_the_paper_goes_where_it_is_wanted(command):
     Path("paper").mkdir()
-    made = paper_page.write([Judged(3, "A claim", "holds")], "paper").read_text("utf-8")
+    made = paper_page.write([Claim(3, "A claim", Verdict.HOLDS)], "paper").read_text("utf-8")
     assert command("report", "paper", "--output", "mine.html", "--title", "Ours & <theirs>")[1] == "Page: mine.html\n"
     mine = Path("mine.html").read_text("utf-8")
     assert "<title>Ours &amp; &lt;theirs&gt;</title>" in mine

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.experiments import measured_page, paper_page, runner
-from asyncsgd.experiments.runner import UNJUDGED, Experiment, Judged
+from asyncsgd.experiments.common import Claim, Verdict
+from asyncsgd.experiments.runner import Experiment
 
 COLOURS = {"good": "green", "warn": "yellow", "bad": "red"}
 
@@ -42,7 +43,7 @@ def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None 
                 console.print(f"Claim {claim.number}: {claim.measured}", soft_wrap=True, highlight=False, markup=False)
         _refutations(console, found)
         console.print(f"Page: {page} (open it in a browser)", soft_wrap=True, highlight=False)
-    judged = all(claim.verdict != UNJUDGED for claim in found)
+    judged = all(claim.verdict != Verdict.UNJUDGED for claim in found)
     if docs is not None:
         say = Console(stderr=True).print
         if judged:
@@ -85,7 +86,7 @@ def _bars(chosen: Sequence[Experiment]) -> Iterator[runner.Progress]:
         yield progress
 
 
-def _table(found: Sequence[Judged], seconds: float) -> Table:
+def _table(found: Sequence[Claim], seconds: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"The paper, reproduced in {seconds:.0f} s")
     for heading in ("claim", "about", "verdict", "seconds"):
         table.add_column(heading, justify="right" if heading in ("claim", "seconds") else "left")
@@ -95,7 +96,7 @@ def _table(found: Sequence[Judged], seconds: float) -> Table:
     return table
 
 
-def _refutations(console: Console, found: Sequence[Judged]) -> None:
+def _refutations(console: Console, found: Sequence[Claim]) -> None:
     """Print what would have refuted each claim."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(justify="right")

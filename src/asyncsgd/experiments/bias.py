@@ -1,8 +1,8 @@
-"""Where methods end when data differ: distance from x* as the step goes to 0, beside what the trace predicts.
+"""The point to which methods converge if the data of workers differ: its distance from x*, measured and predicted.
 
-If worker i gets steps w_i in all, the limit is the point with Σ w_i ∇f_i(x) = 0: x* if all w_i are equal. Jobs go to
-a fifth of the workers at a time, as in practice: if every round asked all of them, over-selection would discard the
-same slowest ones every time, and could only lose the comparison.
+If worker i gets steps w_i in total, the limit for small steps is the point with Σ w_i ∇f_i(x) = 0, which is x* if all
+w_i are equal. The server gives jobs to a fifth of the workers at a time, as in practice. If every round asked all
+workers, over-selection would discard the same slowest ones every time, and the comparison would be unfair to it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHODS: dict[str, Callable[[float], Method]] = {
 
 
 def patterns() -> dict[str, Durations]:
-    """Workers of different speed, and one pattern in which speed has nothing to do with the data."""
+    """Return patterns in which workers differ in speed, and one in which all are equally fast."""
     means = np.geomspace(1.0, 8.0, WORKERS)
     return {
         "1 to 8 s, exponential": durations.exponential(means),
@@ -53,7 +53,7 @@ def patterns() -> dict[str, Durations]:
 
 @dataclass(frozen=True)
 class Bias:
-    """Where a method ends, for ever smaller steps."""
+    """The distance of a method from x*, for smaller and smaller steps."""
 
     pattern: str
     method: str
@@ -69,7 +69,7 @@ class Bias:
 
 
 def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Sequence[int] = range(6)) -> Bias:
-    """Run until the start is forgotten, with every step and seed."""
+    """Run the method with every step and seed, long enough to forget the start."""
     task = quadratic(dim=DIM, eigenvalues=(0.5, 1.0), workers=WORKERS, heterogeneity=1.0)
     speeds, distances, noise, weights = patterns()[pattern], [], 0.0, np.zeros(WORKERS)
     for step in steps:
@@ -94,7 +94,7 @@ def measure(pattern: str, method: str, steps: Sequence[float] = STEPS, seeds: Se
 
 
 def draw(fig: Any, axes: Any, biases: Sequence[Bias], main: str) -> None:
-    """Distance against the step; distance by pattern."""
+    """Draw the distance against the step, and the distance by pattern."""
     left, right = axes
     names = list(dict.fromkeys(row.pattern for row in biases))
     for place, method in enumerate(METHODS):

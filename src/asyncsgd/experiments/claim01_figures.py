@@ -1,9 +1,10 @@
 """Claim 1: figures 1 and 2, the iterations to ε = 1e-14 grow linearly with √τ_max.
 
-Two workers, the second x times slower, so τ_max = x and τ_C = 2; no noise; the step tuned for every point on its own.
-A straight line alone proves little: over these delays R² is above 0.98 for every exponent from 0.22 to 0.8. So the
-exponent itself is asked for, with a confidence interval over random functions. Beside the paper's criterion (the mean
-of the last 30 gradient norms) stands one that asks the norm to *stay* below ε for three cycles of the slow worker.
+There are two workers, of which the second is x times slower, so τ_max = x and τ_C = 2. Gradients have no noise, and the
+step is tuned for each point. A straight line alone proves little: over these delays R² is above 0.98 for every exponent
+from 0.22 to 0.8. So we measure the exponent, with a confidence interval over random functions. Besides the paper's
+criterion (the mean of the last 30 gradient norms) we use one that requires the norm to *stay* below ε for three cycles
+of the slow worker.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """T for every τ_max, one function and one criterion."""
+    """T for every τ_max, for one function and one criterion."""
 
     points: tuple[Point, ...]
 
     def part(self, slow: Sequence[int]) -> tuple[list[int], list[float]]:
-        """(τ_max, T) of the points with these delays."""
+        """Return (τ_max, T) of the points with these delays."""
         chosen = [point for point in self.points if point.slow in slow]
         return [point.slow for point in chosen], [point.iterations for point in chosen]
 
     @property
     def line(self) -> Line:
-        """T against √τ_max over the short delays."""
+        """The line of T against √τ_max over the short delays."""
         slow, iterations = self.part(SHORT)
         return line(np.sqrt(slow), iterations)
 
@@ -80,7 +81,7 @@ class Curve:
 def measure(
     task: Task, slow: int, criterion: str, points: int = 141, between: tuple[float, float] = (1e-5, 1e2)
 ) -> Point:
-    """Tune the step on the paper's grid, or on a part of it, for a second worker this many times slower."""
+    """Tune the step on the paper's grid, or on a part of it, if the second worker is ``slow`` times slower."""
     sustained = criterion == "sustained"
     found = tune(
         task,
@@ -96,7 +97,7 @@ def measure(
 
 
 def again(function: str, first: Curve, seeds: Sequence[int]) -> list[Curve]:
-    """The short delays by the paper's criterion for other random functions, tuned within 10 times the first's steps."""
+    """Measure the short delays for other random functions, with steps within a factor 10 of the first function's."""
     curves = []
     for seed in seeds:
         task = FUNCTIONS[function](seed)
@@ -108,12 +109,12 @@ def again(function: str, first: Curve, seeds: Sequence[int]) -> list[Curve]:
 
 
 def power(curves: Sequence[Curve]) -> Interval:
-    """The exponent of T in τ_max over the short delays, with its interval over random functions."""
+    """Return the exponent of T in τ_max over the short delays, with its interval over random functions."""
     return interval([exponent(*curve.part(SHORT)) for curve in curves])
 
 
 def judge(curves: Mapping[tuple[str, str], Curve], powers: Mapping[str, Interval]) -> tuple[Verdict, str]:
-    """Holds if T is a line in √τ_max with the exponent of a root for short delays, and continues so for long ones."""
+    """Return "holds" if T is a line in √τ_max with exponent 1/2 for short delays and stays so for long ones."""
     crooked = [name for name, curve in curves.items() if not curve.line.r2 >= STRAIGHT]
     other = {name: str(found) for name, found in powers.items() if not found.within(HALF - CLOSE, HALF + CLOSE)}
     edges = [name for name, curve in curves.items() if any(point.on_edge for point in curve.points)]
@@ -149,7 +150,7 @@ def judge(curves: Mapping[tuple[str, str], Curve], powers: Mapping[str, Interval
 
 
 def check(progress: Callable[[float], None]) -> Claim:
-    """Both functions, both criteria, short and long delays."""
+    """Measure both functions by both criteria, for short and long delays."""
     wanted = [(function, criterion) for function in FUNCTIONS for criterion in CRITERIA]
     curves: dict[tuple[str, str], Curve] = {}
     for done, (function, criterion) in enumerate(wanted):
@@ -171,13 +172,13 @@ def check(progress: Callable[[float], None]) -> Claim:
     edges = sum(point.on_edge for point in points)
     fits = {name: (curve.line, exponent(*curve.part(SHORT)), _per_root(curve)) for name, curve in curves.items()}
     tails = {function: curves[function, "sustained"].tail for function in FUNCTIONS}
-    told = " and ".join(f"{found} for the {function}" for function, found in powers.items())
+    slopes = " and ".join(f"{found} for the {function}" for function, found in powers.items())
     return Claim(
         number=1,
         title="Figures 1 and 2: T grows like √τ_max",
         paper="Two workers, the second x times slower: the iterations T to reach ‖∇f‖ ≤ 1e-14 (mean of the last 30), "
         "with the step tuned per point, depend linearly on √τ_max, for a quadratic and for logistic regression.",
-        measured=f"By the paper's criterion T grows like τ_max to the power {told}: mean and 95 % interval over "
+        measured=f"By the paper's criterion T grows like τ_max to the power {slopes}: mean and 95 % interval over "
         f"{len(SEEDS)} random functions, τ_max = {SHORT[0]} to {SHORT[-1]}. One function of each kind: "
         + "; ".join(
             f"{function}, {criterion} criterion: R² = {fit.r2:.4f}, T/√τ_max = {low:.0f} to {high:.0f}"
@@ -185,7 +186,7 @@ def check(progress: Callable[[float], None]) -> Claim:
         )
         + f". Best steps on the edge of the grid: {edges} of {len(points)}.",
         verdict=verdict,
-        summary=f"T grows like τ_max to the power {told} for τ_max up to {SHORT[-1]} (95 % intervals). For longer "
+        summary=f"T grows like τ_max to the power {slopes} for τ_max up to {SHORT[-1]} (95 % intervals). For longer "
         "delays the paper's criterion is met after as few as "
         f"{min(min(curves[function, 'literal'].part(LONG)[1]) for function in FUNCTIONS):.0f} iterations; if the norm "
         "must stay small, the exponent there is "

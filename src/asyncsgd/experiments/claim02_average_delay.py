@@ -1,7 +1,7 @@
 """Claim 2: Remark 5, the average delay is the average concurrency.
 
-The integers behind it, Σ_t (τ_t + 1) + Σ_{in flight} (T - s_i + 1) = Σ_t |C_t|, and the remark's own formula, over many
-ways to hand out jobs, many kinds of durations, lengths of runs and seeds. Nothing here uses ``trace.delays``.
+We check the integer identity behind it, Σ_t (τ_t + 1) + Σ_{in flight} (T - s_i + 1) = Σ_t |C_t|, and the remark's own
+formula, over many dispatch rules, kinds of durations, lengths of runs and seeds. Nothing here uses ``trace.delays``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dispatches(n: int) -> dict[str, Method]:
 
 
 def patterns(n: int) -> dict[str, Durations]:
-    """Kinds of durations; a typical job takes a second."""
+    """Return kinds of durations for n workers; a typical job takes a second."""
     return {
         "equal": durations.fixed(1.0, workers=n),
         "one 20× slower": durations.fixed([1.0] * (n - 1) + [20.0]),
@@ -68,7 +68,7 @@ class Row:
 
 
 def measure(trace: Trace, workers: int, dispatch: str) -> Row:
-    """Both sides; the trace goes one arrival further than T, so that j_T is known."""
+    """Count both sides of the identity. The trace goes one arrival further than T, so that j_T is known."""
     last = trace.iterations - 1
     before = trace.until(last).jobs
     flying = np.flatnonzero(before.in_flight)
@@ -90,7 +90,7 @@ def measure(trace: Trace, workers: int, dispatch: str) -> Row:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if the remark's formula is exact; with a correction if the integers are, and explain the difference."""
+    """Return "holds" if the formula is exact; "with a correction" if the integers are and explain the difference."""
     if all(abs(row.remark - row.average) < 1e-9 for row in rows):
         return Verdict.HOLDS, ""
     wrong = sum(row.jobs != row.active for row in rows)
@@ -114,7 +114,7 @@ def check(
     lengths: Sequence[int] = LENGTHS,
     seeds: Sequence[int] = SEEDS,
 ) -> Claim:
-    """All combinations."""
+    """Measure all combinations."""
     rows: list[Row] = []
     for done, n in enumerate(sizes, start=1):
         task = quadratic(dim=1, workers=n)

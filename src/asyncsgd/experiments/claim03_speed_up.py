@@ -1,11 +1,12 @@
 """Claim 3: the speed-up lemma, 15 s against 42.5 s, by formula and by simulation; and where queues break it.
 
-1000 workers, 900 of which take 10 s and 100 take 60 s. The lemma sees Algorithm 2 as τ_C independent copies of one
-job in flight. But busy workers are drawn too, and their jobs wait.
+Of 1000 workers, 900 take 10 s and 100 take 60 s. The lemma treats Algorithm 2 as τ_C independent copies of one job in
+flight. But Algorithm 2 also draws busy workers, where jobs wait.
 
-Who may be drawn has two readings, and only like may be compared with like. *With replacement*, as the lemma and
-Algorithm 2 have it, a worker can have several jobs, in a batch as well, and does them one after the other. *Different
-workers*: no worker has two jobs; asynchronous jobs go to idle workers, and a batch has τ_C different members.
+Which workers may be drawn has two readings, and we compare only methods under the same one. *With replacement*, as in
+the lemma and in Algorithm 2: a worker can have several jobs, also in a batch, and does them one after the other.
+*Different workers*: no worker has two jobs; asynchronous jobs go to idle workers, and a batch has τ_C different
+members.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Row:
 
 
 def asynchronous(rule: Dispatch, concurrency: int, arrivals: int) -> float:
-    """Simulate this rule and time the second half, when the queues have filled."""
+    """Simulate this rule, and return the time of its second half, when the queues are full."""
     # In a random order, because idle workers take turns: sorted, the slow ones would all come at once.
     seconds = np.random.default_rng(0).permutation(SECONDS)
     plan = schedule(rule, durations.fixed(seconds), iterations=arrivals)
@@ -72,14 +73,14 @@ def asynchronous(rule: Dispatch, concurrency: int, arrivals: int) -> float:
 
 
 def rounds(concurrency: int, arrivals: int) -> float:
-    """Simulate rounds of ``concurrency`` different workers."""
+    """Simulate rounds of ``concurrency`` different workers, and return the seconds of a round."""
     many = max(arrivals // concurrency, 100)
     plan = schedule(FirstOf(concurrency, concurrency), durations.fixed(SECONDS), iterations=concurrency * many)
     return float(plan.arrival_time[-1] / many)
 
 
 def drawn(concurrency: int, many: int) -> float:
-    """Draw batches with replacement: the mean time of the busiest worker, which does its jobs one after the other."""
+    """Draw batches with replacement, and return the mean time of the busiest worker of a batch."""
     random, tau = np.random.default_rng(0), np.array(SECONDS)
     busiest = np.empty(many)
     for batch in range(many):
@@ -89,7 +90,7 @@ def drawn(concurrency: int, many: int) -> float:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if the lemma is close at every concurrency; with a correction if it is at the paper's and below.
+    """Return "holds" if the lemma is close at every concurrency; "with a correction" if at the paper's and below.
 
     It fails where asynchronous SGD is slower than mini-batch SGD under the same rule, which the lemma rules out.
     """
@@ -132,7 +133,7 @@ def check(
     arrivals: int = 1_500_000,
     many: int = 10_000,
 ) -> Claim:
-    """Formula, queues and simulation side by side."""
+    """Compare formula, queues and simulation."""
     queued = queued_times(SECONDS, concurrencies)
     rows: list[Row] = []
     for place, c in enumerate(concurrencies):

@@ -1,9 +1,10 @@
 """Claim 4: Theorems 1, 2 and 3: measured means below the bounds, and the scaling in τ_max and τ_C.
 
-The iterations needed are also measured against τ_max at fixed τ_C (three workers and a slower one) and against τ_C
-(equal workers). A theorem promises that *some* step needs no more than its rate says, so what is judged is the need at
-the best step of a grid that knows no theorem: it may not grow faster. At the step that the theorem allows, the need
-grows like 1/step, whatever the delays do: that exponent is shown, but it proves nothing and is not judged.
+We also measure the iterations needed against τ_max at fixed τ_C (three workers and a slower one) and against τ_C (equal
+workers). A theorem promises that *some* step needs no more iterations than its rate says. So the verdict depends on the
+iterations at the best step of a grid that does not use the theorem: they may not grow faster than the rate. At the step
+that the theorem allows, the iterations grow like 1/step, whatever the delays are. We show that exponent, but it proves
+nothing and does not affect the verdict.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CLOSE = 0.12
 
 
 def judge(cells: Sequence[Cell], slopes: Slopes, statement: float) -> tuple[Verdict, str]:
-    """Holds if no mean exceeds its bound, no need grows faster than promised, and Theorem 2's statement is safe."""
+    """Return "holds" if means are below bounds, iterations grow as promised, and Theorem 2's statement is safe."""
     above = sum(not cell.measured <= cell.bound for cell in cells)
     kept = {name: slopes[name][1] <= power + CLOSE for name, power in EXPECTED.items()}  # NaN is not kept
     odd = [f"{rule} in {grows} ({slopes[grows, rule][1]:.2f})" for (grows, rule), fits in kept.items() if not fits]
@@ -78,7 +79,7 @@ def check(
     slow: Sequence[float] = SLOW,
     crowds: Sequence[int] = CROWDS,
 ) -> Claim:
-    """The bounds, then the scaling."""
+    """Measure the bounds, then the scaling."""
     cells = [*quadratics(iterations, seeds)]
     progress(0.4)
     cells += bounded(iterations, seeds)

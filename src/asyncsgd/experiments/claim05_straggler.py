@@ -1,10 +1,10 @@
 """Claim 5: two workers, the second of which answers only at the last iteration T.
 
-The average delay stays a small constant while τ_max = T. A step chosen for τ_max alone, 1/(2Lτ_max), gets nowhere; one
-chosen for √(τ_C τ_max) (Theorem 1) or for τ_C (Theorem 2) reaches any accuracy.
+The average delay stays a small constant while τ_max = T. A step chosen for τ_max alone, 1/(2Lτ_max), makes no progress;
+a step chosen for √(τ_C τ_max) (Theorem 1) or for τ_C (Theorem 2) reaches any accuracy.
 
 The claim is about what each rate guarantees, so each rate chooses its step. If the late gradient does no harm, the mean
-of ‖∇f‖² is about r0/(ηT), which gives the exponents 0, -1/2 and -1; one that spoils the run would break them.
+of ‖∇f‖² is about r0/(ηT), which gives the exponents 0, -1/2 and -1. A late gradient that does harm changes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row:
 
 
 def measure(iterations: int, rule: str) -> Row:
-    """The second worker's only gradient arrives at t = T, computed at x_0."""
+    """Run one rule where the only gradient of the second worker, computed at x_0, arrives at t = T."""
     task = quadratic(dim=10, workers=2)
     gap, first = task.evaluate(task.initial())["loss"], task.evaluate(task.initial())["gradient_norm"] ** 2
     known = {"smoothness": task.smoothness, "gap": gap, "noise_variance": 0.0}
@@ -81,7 +81,7 @@ def measure(iterations: int, rule: str) -> Row:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if τ_avg is 2, τ_max is T and the means fall as the rates say; with a correction if τ_avg is not 2."""
+    """Return "holds" if τ_avg = 2, τ_max = T and means fall as promised; "with a correction" if just τ_avg differs."""
     slopes = exponents(rows)
     above = sum(not row.measured <= row.bound for row in rows)
     odd = [rule for rule, slope in slopes.items() if not abs(slope - EXPECTED[rule]) <= CLOSE]
@@ -101,7 +101,7 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
 
 
 def exponents(rows: Sequence[Row]) -> dict[str, float]:
-    """How the measured mean falls with T, per rule."""
+    """Return, per rule, the exponent with which the measured mean falls with T."""
     found = {}
     for rule in RULES:
         mine = [row for row in rows if row.rule == rule]
@@ -110,7 +110,7 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def check(progress: Callable[[float], None], lengths: Sequence[int] = LENGTHS) -> Claim:
-    """All rules at all T."""
+    """Measure all rules at all T."""
     rows: list[Row] = []
     for iterations in lengths:
         for rule in RULES:

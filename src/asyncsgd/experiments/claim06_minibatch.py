@@ -1,7 +1,8 @@
 """Claim 6: asynchronous SGD is always faster than mini-batch SGD, whatever the delays.
 
-Simulated seconds to a target for ten patterns of durations, with and without noise, the step tuned per method,
-pattern and noise. A speed-up is a product: gradients per second gained, times gradients needed saved (or lost).
+We simulate the seconds to a target for ten patterns of durations, with and without noise, and tune the step for each
+method, pattern and noise. A speed-up is a product: the ratio of gradients per second times the ratio of gradients
+needed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONSTANT = 0.5
 
 
 def patterns(n: int = WORKERS) -> dict[str, Durations]:
-    """Ten ways for n workers to take their time; a typical job takes a second."""
+    """Return ten kinds of durations for n workers; a typical job takes a second."""
     half = n // 2
     return {
         "all equal": durations.fixed(1.0, workers=n),
@@ -51,7 +52,7 @@ def patterns(n: int = WORKERS) -> dict[str, Durations]:
 
 @dataclass(frozen=True)
 class Cell:
-    """Mini-batch over asynchronous, for one pattern and noise. Above 1: asynchronous is better."""
+    """Ratios of mini-batch to asynchronous SGD, for one pattern and noise. Above 1: asynchronous SGD is better."""
 
     pattern: str
     noise: str
@@ -73,7 +74,7 @@ class Cell:
 
 
 def measure(pattern: str, speeds: Durations, noise: str, *, seeds: Sequence[int] = SEEDS, steps: int = STEPS) -> Cell:
-    """Tune both on the same durations, task and seeds."""
+    """Tune both methods on the same durations, task and seeds."""
     n = speeds.workers
     sigma, target, iterations = NOISES[noise]
     task = quadratic(dim=10, eigenvalues=(0.1, 1.0), workers=n, noise=sigma, seed=1)
@@ -104,14 +105,14 @@ def measure(pattern: str, speeds: Durations, noise: str, *, seeds: Sequence[int]
 
 
 def possible(speeds: Durations, arrivals: int) -> float:
-    """Gradients per second of workers that never wait, over those of workers that wait for the slowest."""
+    """Return gradients per second of workers that never wait, over those of workers that wait for the slowest."""
     busy, waiting = (schedule(rule, speeds, iterations=arrivals).arrival_time[-1] for rule in (AlwaysBusy(), Batch()))
     return float(waiting / busy)
 
 
 def judge(cells: Sequence[Cell]) -> tuple[Verdict, str]:
-    """Holds if every pattern is faster; with a correction if only those where no worker waits, by a constant."""
-    slower = [cell for cell in cells if not round(cell.speedup, 2) > 1]  # as it is shown; NaN: neither got there
+    """Return "holds" if every pattern is faster; "with a correction" if only those without waiting are slower."""
+    slower = [cell for cell in cells if not round(cell.speedup, 2) > 1]  # as shown; NaN: neither reached the target
     if not slower:
         return Verdict.HOLDS, ""
     where = ", ".join(f"{cell.pattern} with {cell.noise} ({cell.speedup:.2f}×)" for cell in slower)
@@ -189,7 +190,7 @@ def _cells(cell: Cell) -> tuple[str, ...]:
 
 
 def draw(fig: Any, axes: Any, cells: Sequence[Cell]) -> None:
-    """One panel per noise: patterns downwards, speed-up to the right."""
+    """Draw one panel per noise, with one row per pattern and the speed-up to the right."""
     names = list(dict.fromkeys(cell.pattern for cell in cells))
     top = 1.3 * max(cell.high for cell in cells)
     for ax, noise in zip(axes, dict.fromkeys(cell.noise for cell in cells), strict=True):

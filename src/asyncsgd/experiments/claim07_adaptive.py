@@ -1,7 +1,8 @@
 """Claim 7: Theorem 2's rules for long delays, with one faster worker among a hundred.
 
-The proof sketch drops what is later than τ_C and says that this is less than half. One faster worker makes all
-others later than τ_C. Five rules: how much they drop, how much of the total step they keep, and where they end.
+The proof sketch drops gradients that are later than τ_C and says that they are less than half of all. But one faster
+worker makes all others later than τ_C. For five rules we measure how much they drop, how much of the total step they
+keep, and which error they reach.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KEPT, NEARLY = 0.75, 1.5
 
 @dataclass(frozen=True)
 class Row:
-    """One rule: all at the same step 1/(4Lτ_C), and each at its own best."""
+    """One rule, at the step 1/(4Lτ_C) that is the same for all, and at its own best step."""
 
     faster: int
     noise: float
@@ -63,14 +64,14 @@ class Row:
 
 
 def one_faster(faster: float, n: int) -> Durations:
-    """The first worker is ``faster`` times as fast as the other n - 1."""
+    """Return durations of n workers, of which the first is ``faster`` times as fast as the others."""
     return durations.fixed([1.0 / faster] + [1.0] * (n - 1))
 
 
 def measure(
     faster: int, noise: float, *, n: int = WORKERS, iterations: int = ITERATIONS, seeds: Sequence[int] = SEEDS
 ) -> list[Row]:
-    """Every rule on the same durations and task."""
+    """Measure every rule on the same durations and task."""
     task = quadratic(dim=10, workers=n, noise=noise)
     speeds, step, half = one_faster(faster, n), 1 / (4 * task.smoothness * n), iterations // 2
     rows: list[Row] = []
@@ -105,7 +106,7 @@ def measure(
 
 
 def dropped_by_size(faster: int, sizes: Sequence[int] = SIZES) -> list[float]:
-    """Share of gradients later than τ_C = n, for n workers of which one is faster."""
+    """Return the share of gradients later than τ_C = n, for n workers of which one is faster."""
     shares = []
     for n in sizes:
         run = simulate(quadratic(dim=1, workers=n), async_sgd(1e-4), one_faster(faster, n), iterations=200 * n)
@@ -114,7 +115,7 @@ def dropped_by_size(faster: int, sizes: Sequence[int] = SIZES) -> list[float]:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if at most half is dropped above τ_C; with a correction if the error still at most doubles."""
+    """Return "holds" if at most half is dropped above τ_C; "with a correction" if the error at most doubles."""
     literal = [row for row in rows if row.rule == LITERAL]
     safe = [row for row in rows if row.rule == SAFE]
     if max(row.dropped for row in literal) <= 0.5:
@@ -136,7 +137,7 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
 
 
 def check(progress: Callable[[float], None]) -> Claim:
-    """All rules, for a worker 5 and 3 times faster, with little and much noise."""
+    """Measure all rules, for a worker 5 and 3 times faster, with little and much noise."""
     rows: list[Row] = []
     for done, (faster, noise) in enumerate((f, s) for f in FASTER for s in NOISES):
         rows += measure(faster, noise)
@@ -207,7 +208,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def draw(fig: Any, axes: Any, rows: Sequence[Row], by_size: dict[int, list[float]]) -> None:
-    """Curves of the rules; share of late gradients against the number of workers."""
+    """Draw the curves of the rules, and the share of late gradients against the number of workers."""
     left, right = axes
     for place, row in enumerate(rows):
         x = np.linspace(0, ITERATIONS, len(row.curve))

@@ -1,4 +1,4 @@
-"""Claim 8: different data: what the delays of single workers cost, and which methods end at the wrong point.
+"""Claim 8: the cost of single workers' delays if data differ, and the methods that converge to the wrong point.
 
 The measurements are in `asyncsgd.experiments.late_workers` and `asyncsgd.experiments.bias`.
 """
@@ -23,7 +23,7 @@ much for a step that is not 0. Two distances differ along one dimension if they 
 
 
 def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verdict, str]:
-    """Holds if the error follows Theorem 3's term and delay-adaptive steps bias less than over-selection."""
+    """Return "holds" if the error follows Theorem 3 and delay-adaptive steps bias less than over-selection."""
     # “not <=” and not “>”: NaN is a failure too.
     end = {(row.pattern, row.method): row.distances[-1] for row in biases}
     noise = {(row.pattern, row.method): CHANCE * row.noise + FINITE for row in biases}
@@ -71,13 +71,13 @@ def judge(placements: Sequence[Placement], biases: Sequence[Bias]) -> tuple[Verd
         if m == ADAPTIVE and p != SAME and not end[p, m] + np.hypot(apart[p, m], apart[p, OVER]) < end[p, OVER]
     ]
     if more:
-        told = "; ".join(f"{p}: {end[p, ADAPTIVE]:.3f} against {end[p, OVER]:.3f}" for p in more)
-        why.append(f"Delay-adaptive steps are not found to bias less than over-selection everywhere ({told}).")
+        listed = "; ".join(f"{p}: {end[p, ADAPTIVE]:.3f} against {end[p, OVER]:.3f}" for p in more)
+        why.append(f"Delay-adaptive steps are not found to bias less than over-selection everywhere ({listed}).")
     return (Verdict.CORRECTED, " ".join(why)) if why else (Verdict.HOLDS, "")
 
 
 def check(progress: Callable[[float], None]) -> Claim:
-    """Both parts."""
+    """Measure both parts."""
     late = list(late_workers.patterns([]))
     wanted = [(late[0], False), *((pattern, on_late) for pattern in late[1:] for on_late in (True, False))]
     cases = [(pattern, method) for pattern in bias.patterns() for method in bias.METHODS]
@@ -155,7 +155,7 @@ def check(progress: Callable[[float], None]) -> Claim:
 
 
 def _miss(placements: Sequence[Placement]) -> float:
-    """By how much the burstiness of arrivals misses the error, late over others, at worst."""
+    """Return the largest factor by which the burstiness of arrivals misses the ratio of errors."""
     both = pairs(placements).values()
     return max(abs(a.burstiness / b.burstiness * b.error / a.error - 1) for a, b in both)
 

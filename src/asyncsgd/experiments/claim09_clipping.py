@@ -1,7 +1,8 @@
 """Claim 9: does clipping remove the dependence on the longest delay, as the paper envisions?
 
-The setting of the paper's figures: two workers, the second τ_max times slower, no noise, the step tuned per point. T is
-the first iteration from which the gradient norm stays at or below the target for three slow cycles.
+The setting is that of the paper's figures: two workers, of which the second is τ_max times slower, no noise, and a step
+tuned for each point. T is the first iteration from which the gradient norm stays at or below the target for three
+cycles of the slow worker.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ class Row:
 
     @property
     def growth(self) -> float:
-        """From the shortest τ_max to the longest."""
+        """T at the longest τ_max over T at the shortest."""
         return self.iterations[-1] / self.iterations[0]
 
     @property
     def late_growth(self) -> float:
-        """Over the last step in τ_max; 1: T has met a ceiling."""
+        """The growth of T over the last step in τ_max; 1 means that T has reached a ceiling."""
         return self.iterations[-1] / self.iterations[-2]
 
     @property
     def name(self) -> str:
-        """How the figure and the table call it."""
+        """The name in the figure and in the table."""
         return "no clipping" if self.level is None else f"G = {self.level:g} × target"
 
 
@@ -88,13 +89,13 @@ def measure(target: float, level: float | None, delays: Sequence[int] = DELAYS, 
 
 
 def average_delay(delay: int) -> float:
-    """τ_avg of the two workers over ten slow cycles."""
+    """Return τ_avg of the two workers over ten cycles of the slow one."""
     task, speeds = paper_quadratic(workers=2), durations.fixed([1.0, float(delay)])
     return simulate(task, async_sgd(1e-3), speeds, iterations=10 * (delay + 1)).trace.delays.average
 
 
 def chosen(rows: Sequence[Row]) -> tuple[Row, Row]:
-    """Without clipping and with the one norm that text and verdict are about, at the smallest target.
+    """Return the rows that text and verdict are about: without clipping, and with one norm, at the smallest target.
 
     Of the norms with nearly the lowest T at the longest delay, it is the one that clips least.
     """
@@ -105,7 +106,7 @@ def chosen(rows: Sequence[Row]) -> tuple[Row, Row]:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if no clipped T grows with τ_max; with a correction if all meet a ceiling that clipping lowers."""
+    """Return "holds" if no clipped T grows with τ_max; "with a correction" if clipping lowers a ceiling of T."""
     shortened = [row for row in rows if row.level is not None]
     if all(row.growth <= FLAT for row in shortened):
         return Verdict.HOLDS, ""
@@ -124,7 +125,7 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
 
 
 def check(progress: Callable[[float], None]) -> Claim:
-    """Every target and clipping norm that is below the first gradient."""
+    """Measure every target and every clipping norm below the first gradient's."""
     wanted = [(target, level) for target in TARGETS for level in LEVELS if level is None or level * target <= 1]
     rows = []
     for done, one in enumerate(wanted):
@@ -175,7 +176,7 @@ def check(progress: Callable[[float], None]) -> Claim:
 
 
 def draw(fig: Any, axes: Any, rows: Sequence[Row]) -> None:
-    """T against τ_max; T at both ends against the clipping norm."""
+    """Draw T against τ_max, and T at both ends against the clipping norm."""
     left, right = axes
     for row in rows:
         if row.target == min(TARGETS):

@@ -1,9 +1,10 @@
-"""Claim 10: local steps, buffers and early re-sampling: orthogonal to the effect of delays?
+"""Claim 10: are local steps, buffers and early re-sampling orthogonal to the effect of delays?
 
-T to a target against τ_max without noise, one worker slower than the others, steps (server and local) tuned per point,
-judged by a criterion that covers three slow cycles. In the rates, delays *add* iterations. So orthogonal means: longer
-delays add as many iterations with the extension as without, by a line of T over √τ_max. The slope on log-log axes,
-which is shown too, also changes when an extension only adds a cost that has nothing to do with delays.
+We measure T to a target against τ_max without noise, with one worker slower than the others, steps (server and local)
+tuned for each point, and a criterion that covers three cycles of the slow worker. In the rates, delays *add*
+iterations. So orthogonal means: longer delays add as many iterations with the extension as without, by a line of T over
+√τ_max. We also show the slope on log-log axes, which changes even if an extension only adds a cost that does not depend
+on delays.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ SLOPE = 0.12
 
 @dataclass(frozen=True)
 class Setting:
-    """Which algorithm, with how many workers, and how many times slower than the others one of them is."""
+    """The algorithm, the number of workers, and how many times slower one of them is."""
 
     name: str
     workers: int
@@ -48,7 +49,7 @@ class Setting:
     """Draws of Algorithm 2. Algorithm 1 draws nothing: with fixed durations it is exact."""
 
     def dispatch(self, early: bool = False) -> Dispatch:
-        """Who works next."""
+        """The dispatch rule."""
         if self.concurrency is None:
             return AlwaysBusy(sample_early=early)
         return Uniform(self.concurrency, sample_early=early)
@@ -64,7 +65,7 @@ VARIANTS = (PLAIN, "2 local steps", "5 local steps", "buffer of 2", "buffer of 5
 
 
 def methods(setting: Setting, variant: str) -> list[Method]:
-    """The method, with every local step that is tried."""
+    """Return the method with every local step that is tried."""
     plain = async_sgd(1.0).using(dispatch=setting.dispatch(early=variant == EARLY))
     if "buffer" in variant:
         return [plain.using(aggregation=Buffer(int(variant.split()[-1])))]
@@ -77,7 +78,7 @@ def methods(setting: Setting, variant: str) -> list[Method]:
 
 @dataclass(frozen=True)
 class Row:
-    """T for every τ_max and seed, and how it grows."""
+    """T for every τ_max and seed, and how T grows."""
 
     setting: str
     variant: str
@@ -92,17 +93,17 @@ class Row:
 
     @property
     def slope(self) -> float:
-        """Of log T over log τ_max."""
+        """The slope of log T over log τ_max."""
         return exponent(self.delays, self.means)
 
     @property
     def added(self) -> list[float]:
-        """By seed: how many iterations longer delays add, per √τ_max."""
+        """The iterations that longer delays add, per √τ_max and seed."""
         return [line(np.sqrt(self.delays), some).slope for some in zip(*self.iterations, strict=True)]
 
 
 def against(row: Row, plain: Row) -> Interval:
-    """How many times the iterations that delays add without the extension they add with it; seeds are paired."""
+    """Return the iterations that delays add with the extension, over those without it; seeds are paired."""
     if not np.all(np.isfinite(row.added)):
         return Interval(np.nan, np.nan, np.nan)
     return ratio(row.added, plain.added)
@@ -140,19 +141,19 @@ def measure(setting: Setting, variant: str, steps: int = 40) -> Row:
 
 
 def judge(rows: Sequence[Row]) -> tuple[Verdict, str]:
-    """Holds if delays cost the same everywhere; with a correction if only in Algorithm 2, of which the paper speaks."""
+    """Return "holds" if delays cost the same everywhere; "with a correction" if only in the paper's Algorithm 2."""
     plain = {row.setting: row for row in rows if row.variant == PLAIN}
     found = {(row.setting, row.variant): against(row, plain[row.setting]) for row in rows}
     changed = {name: times for name, times in found.items() if not times.within(1 / SAME, SAME)}
     if not changed:
         return Verdict.HOLDS, ""
-    told = "; ".join(
+    listed = "; ".join(
         f"{setting}: "
         + ", ".join(f"{variant} {_times(times)}" for (name, variant), times in changed.items() if name == setting)
         for setting in plain
         if any(name == setting for name, _ in changed)
     )
-    why = f"Iterations that longer delays add, over those that they add without the extension: {told}."
+    why = f"Iterations that longer delays add, over those that they add without the extension: {listed}."
     if any(setting.startswith("Algorithm 2") for setting, _ in changed):
         return Verdict.FAILS, why
     mine = {name: times for name, times in found.items() if name[0].startswith("Algorithm 2")}
@@ -173,9 +174,9 @@ def _bent(rows: Sequence[Row], plain: Mapping[str, Row]) -> str:
     bent = [row for row in some if abs(row.slope - plain[row.setting].slope) > SLOPE]
     if not bent:
         return ""
-    told = ", ".join(f"{row.variant} {row.slope:.2f} against {plain[row.setting].slope:.2f}" for row in bent)
+    listed = ", ".join(f"{row.variant} {row.slope:.2f} against {plain[row.setting].slope:.2f}" for row in bent)
     return (
-        f" Judged by the slope of log T, they would not be the same ({told}): these extensions also change the "
+        f" Judged by the slope of log T, they would not be the same ({listed}): these extensions also change the "
         "iterations needed without long delays, which bends the slope."
     )
 
@@ -187,7 +188,7 @@ def _times(found: Interval) -> str:
 
 
 def check(progress: Callable[[float], None]) -> Claim:
-    """Every variant in every setting."""
+    """Measure every variant in every setting."""
     rows: list[Row] = []
     wanted = [(setting, variant) for setting in SETTINGS for variant in VARIANTS]
     for setting, variant in wanted:
@@ -269,7 +270,7 @@ def _pairs(row: Row) -> str:
 
 
 def draw(fig: Any, axes: Any, rows: Sequence[Row]) -> None:
-    """One panel per setting."""
+    """Draw one panel per setting."""
     for ax, setting in zip(axes, dict.fromkeys(row.setting for row in rows), strict=True):
         some = [row for row in rows if row.setting == setting]
         for row in some:

@@ -1,4 +1,4 @@
-"""Who arrives when, once; then the gradient norms along that path for many steps and seeds at a time. And tuning."""
+"""What the experiments share: the form of a claim, fits with intervals, replays for many step sizes, and tuning."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     CORRECTED = "holds with a correction"
     FAILS = "does not hold as written"
+    UNJUDGED = "could not be judged"
+    """The experiment raised an error."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: ``draw(fig, axes)`` fills a matplotlib figure of ``columns`` × ``rows`` panels."""
+    """A figure to draw: ``draw(fig, axes)`` fills a matplotlib figure of ``columns`` × ``rows`` panels."""
 
     name: str
     """File name without ending, for instance ``claim03-pile-up``."""
@@ -45,8 +47,17 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure that has been drawn, as SVG text: unlike a `Figure`, it can be sent to another process."""
+
+    name: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
 class Table:
-    """Headings and rows."""
+    """A table with a caption."""
 
     caption: str
     headings: tuple[str, ...]
@@ -55,18 +66,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim, judged. The verdict follows from the numbers measured in this run; nothing in it is written down."""
+    """One claim, judged. The verdict is computed from the numbers that this run measured."""
 
     number: int
     title: str
-    paper: str
-    """What the paper says, in one or two sentences."""
-    measured: str
-    """What we measured, with the numbers of this run."""
     verdict: Verdict
-    summary: str
-    """What we measured and what to make of it, in one line of the documentation's table."""
-    refuted_by: str
+    paper: str = ""
+    """What the paper says, in one or two sentences."""
+    measured: str = ""
+    """What we measured, with the numbers of this run."""
+    summary: str = ""
+    """What we measured and what it means, in one line of the documentation's table."""
+    refuted_by: str = ""
     """Which result of this experiment would make the verdict "does not hold as written"."""
     why: str = ""
     """If the claim does not hold as written: why, and what asyncsgd does instead."""
@@ -74,6 +85,12 @@ class Claim:
     """Numbers for claims.json: plain ints, floats, strings, lists and dicts."""
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    """What to draw; the runner replaces it by ``drawings``."""
+    drawings: tuple[Drawing, ...] = ()
+    error: str = ""
+    """The traceback of an experiment that raised an error."""
+    seconds: float = 0.0
+    """How long the experiment took."""
 
 
 # Fits of straight lines through measured points, with intervals.
@@ -84,7 +101,7 @@ Numbers = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Line:
-    """y = intercept + slope · x, by least squares."""
+    """The line y = intercept + slope · x, fitted by least squares."""
 
     slope: float
     intercept: float
@@ -101,7 +118,7 @@ class Interval:
     high: float
 
     def within(self, low: float, high: float) -> bool:
-        """Whether all of the interval lies between these; an interval with NaN does not."""
+        """Return whether the whole interval lies between these numbers; an interval with NaN does not."""
         return low <= self.low and self.high <= high
 
     def __str__(self) -> str:
@@ -109,7 +126,7 @@ class Interval:
 
 
 def interval(values: Numbers) -> Interval:
-    """Student's interval for the mean of independent values; a single one is taken as exact.
+    """Return Student's interval for the mean of independent values; a single value counts as exact.
 
     >>> print(interval([0.4, 0.5, 0.6]))
     0.50 (0.25 to 0.75)
@@ -123,7 +140,7 @@ def interval(values: Numbers) -> Interval:
 
 
 def ratio(above: Numbers, below: Numbers) -> Interval:
-    """The interval of a ratio of two means, whose values come in pairs; low and high by the spread of a - ratio · b.
+    """Return the interval of a ratio of two means of paired values; its ends come from the spread of a - ratio · b.
 
     >>> print(ratio([2.0, 4.1, 5.9], [1.0, 2.0, 3.0]))
     2.00 (1.88 to 2.12)
@@ -151,7 +168,7 @@ def line(x: Numbers, y: Numbers) -> Line:
 
 
 def exponent(x: Numbers, y: Numbers) -> float:
-    """The p of y = c·x^p: the slope on logarithmic axes.
+    """Return p of y = c·x^p, the slope on logarithmic axes.
 
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 12)
     2.0
@@ -168,7 +185,7 @@ STILL = 1e-9
 def record(
     task: Task, recipe: Callable[[float], Method], speeds: Durations, iterations: int, seed: int = 0
 ) -> tuple[Trace, Floats]:
-    """The trace of a method, and what its step rule makes of every arrival: η_t/η."""
+    """Return the trace of a method, and the weight η_t/η that its step rule gives every arrival."""
     trace = simulate(task, recipe(STILL), speeds, iterations=iterations, every=iterations, seed=seed).trace
     return trace, trace.step / STILL
 
@@ -193,7 +210,7 @@ def squares(
 
 
 def tune(*what: Any, **how: Any) -> Sweep:
-    """As `sweep`, but a target that no step reaches is a result (of inf iterations) that a claim can be judged by."""
+    """Call `sweep`, and return its result also if no step size reaches the target: it then takes inf iterations."""
     try:
         return sweep(*what, **how)
     except TargetNotReached as error:

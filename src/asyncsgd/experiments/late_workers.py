@@ -1,4 +1,4 @@
-"""The same heterogeneity on workers that are late and on others: Theorem 3's term (1/n)Σζ_i²(τ^i_avg+1), measured."""
+"""Measure Theorem 3's term (1/n)Σζ_i²(τ^i_avg+1): the same heterogeneity on late workers, and on others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPECTRUM = (0.5, 1.0)
 
 
 def patterns(late: Sequence[int]) -> dict[str, Durations]:
-    """Ways for these workers to be late; the others take an exponential time of mean 1 s."""
+    """Return patterns in which these workers are late; the others take an exponential time of mean 1 s."""
 
     def each(usual: float, these: float) -> list[float]:
         return [these if worker in late else usual for worker in range(WORKERS)]
@@ -31,7 +31,7 @@ def patterns(late: Sequence[int]) -> dict[str, Durations]:
         return steady.with_outages(every=each(1e12, every), lasting=30.0, until=2e4)
 
     return {
-        "nobody late": durations.exponential(1.0, workers=WORKERS),
+        "no worker late": durations.exponential(1.0, workers=WORKERS),
         "4× slower, fixed": durations.fixed(each(1.0, 4.0)),
         "4× slower, exponential": durations.exponential(each(1.0, 4.0)),
         "away 20 % of the time": away(1.0, 120.0),
@@ -41,7 +41,7 @@ def patterns(late: Sequence[int]) -> dict[str, Durations]:
 
 @dataclass(frozen=True)
 class Placement:
-    """All heterogeneity on a few workers, late ones or others."""
+    """Results with all heterogeneity on a few workers, which are late or not."""
 
     pattern: str
     on_late: bool
@@ -60,7 +60,7 @@ class Placement:
 
 
 def measure(pattern: str, on_late: bool, *, iterations: int = ITERATIONS, seeds: Sequence[int] = range(8)) -> Placement:
-    """Algorithm 2 on a task in which the first few workers have ζ_i² = n/few and the others none: ζ² = 1."""
+    """Run Algorithm 2 on a task in which the first few workers have ζ_i² = n/few and the others 0, so ζ² = 1."""
     different = list(range(LATE))
     zeta = [float(np.sqrt(WORKERS / LATE))] * LATE + [0.0] * (WORKERS - LATE)
     task = quadratic(dim=10, eigenvalues=SPECTRUM, workers=WORKERS, heterogeneity=zeta)
@@ -101,13 +101,13 @@ def _burstiness(workers: NDArray[np.int64]) -> float:
 
 
 def pairs(placements: Sequence[Placement]) -> dict[str, tuple[Placement, Placement]]:
-    """By pattern: heterogeneity on late workers, and on others."""
+    """Return, by pattern, the results with heterogeneity on late workers and on others."""
     late = {row.pattern: row for row in placements if row.on_late}
     return {row.pattern: (late[row.pattern], row) for row in placements if not row.on_late and row.pattern in late}
 
 
 def draw(fig: Any, axes: Any, placements: Sequence[Placement]) -> None:
-    """Ratios late over others, measured and of Theorem 3's term."""
+    """Draw the ratio of late to others, measured and of Theorem 3's term."""
     both = pairs(placements)
     y = np.arange(len(both))
     ratio = np.array([a.error / b.error for a, b in both.values()])

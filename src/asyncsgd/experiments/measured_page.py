@@ -1,4 +1,4 @@
-"""The documentation's page of the claims: its tables come from the results of a run, the text around them is written.
+"""Fill the tables of the documentation's page about the claims from the results of a run.
 
 A block of ``docs/measured.md`` lies between ``<!-- claims: NAME -->`` and ``<!-- end of claims -->``. Beside the page
 lie the results it was made from, ``measured.json``, which are the ``claims.json`` of that run.
@@ -16,8 +16,7 @@ from typing import Any
 from asyncsgd._files import write_text
 from asyncsgd.core.errors import BadParameter, UsageError
 from asyncsgd.experiments import paper_page
-from asyncsgd.experiments.common import Verdict
-from asyncsgd.experiments.runner import Judged
+from asyncsgd.experiments.common import Claim, Verdict
 
 PAGE, RESULTS = "measured.md", "measured.json"
 BLOCK = re.compile(r"(<!-- claims: (\w+) -->\n).*?(<!-- end of claims -->)", re.DOTALL)
@@ -28,7 +27,7 @@ WORDS = ("No claim", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eig
 
 
 def check(docs: Path, only: str | None) -> None:
-    """Complain, before anything is measured, where the page cannot be written."""
+    """Raise an error, before anything is measured, if the page cannot be written."""
     if only is not None:
         raise BadParameter("only", only, "leaves claims out, and the page of --docs shows all", "pass one of the two")
     page = docs / PAGE
@@ -39,8 +38,8 @@ def check(docs: Path, only: str | None) -> None:
         )
 
 
-def write(found: Sequence[Judged], output: str | Path, docs: Path) -> Path:
-    """Fill the page, put the results beside it and replace the pictures that it shows; gives the page."""
+def write(found: Sequence[Claim], output: str | Path, docs: Path) -> Path:
+    """Fill the page, write the results beside it, replace the pictures that it shows, and return its path."""
     results = paper_page.as_json(found)
     page = docs / PAGE
     text = filled(page.read_text(encoding="utf-8"), json.loads(results))
@@ -52,12 +51,12 @@ def write(found: Sequence[Judged], output: str | Path, docs: Path) -> Path:
 
 
 def filled(page: str, rows: Sequence[Row]) -> str:
-    """The page with every block replaced by what these results give."""
+    """Return the page with every block replaced by what these results give."""
     return BLOCK.sub(lambda block: f"{block[1]}{BLOCKS[block[2]](rows)}\n{block[3]}", page)
 
 
 def _count(rows: Sequence[Row]) -> str:
-    """How many hold, in one sentence."""
+    """Return how many claims hold, in one sentence."""
     counts = Counter(row["verdict"] for row in rows)
     parts: list[str] = []
     for verdict in Verdict:
@@ -89,5 +88,5 @@ BLOCKS: dict[str, Callable[[Sequence[Row]], str]] = {
 
 
 def _cell(words: str) -> str:
-    """Text for a cell of a Markdown table: bars are not borders, and τ̄_C does not begin emphasis."""
+    """Return text for a cell of a Markdown table: bars are not borders, and τ̄_C does not begin emphasis."""
     return re.sub(r"(?<=[\u0300-\u036f])_", r"\\_", words.replace("|", r"\|").replace("*", r"\*"))

@@ -1,4 +1,4 @@
-"""What was found, for readers and for programs: ``index.html`` and ``claims.json`` beside the figures."""
+"""Write the results for readers and for programs: ``index.html`` and ``claims.json`` beside the figures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd._files import write_text
-from asyncsgd.experiments.common import Verdict
-from asyncsgd.experiments.runner import Judged
+from asyncsgd.experiments.common import Claim, Verdict
 from asyncsgd.pages.page import Page
 
-KINDS = {str(Verdict.HOLDS): "good", str(Verdict.CORRECTED): "warn", str(Verdict.FAILS): "bad"}
-"""The colour of a verdict; one that could not be given is bad too."""
+KINDS = {Verdict.HOLDS: "good", Verdict.CORRECTED: "warn"}
+"""The colour of a verdict; any other verdict is bad."""
 
 LEAD = (
     "Koloskova, Stich and Jaggi, Sharper Convergence Guarantees for Asynchronous SGD for Distributed and Federated "
@@ -28,36 +27,26 @@ MEANING = (
 )
 
 
-def write(found: Sequence[Judged], output: str | Path) -> Path:
-    """Write both files; gives the page."""
+def write(found: Sequence[Claim], output: str | Path) -> Path:
+    """Write both files, and return the path of the page."""
     folder = Path(output)
     write_text(folder / "claims.json", as_json(found) + "\n")
     return page(found).write(folder / "index.html")
 
 
-def as_json(found: Sequence[Judged]) -> str:
-    """One object per claim; an "error" only where one kept the claim from being judged."""
+def as_json(found: Sequence[Claim]) -> str:
+    """Return one object per claim; it has an "error" if the claim could not be judged."""
     return json.dumps([_row(claim) for claim in found], indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _row(claim: Judged) -> dict[str, Any]:
-    row = {
-        "number": claim.number,
-        "title": claim.title,
-        "paper": claim.paper,
-        "measured": claim.measured,
-        "summary": claim.summary,
-        "refuted_by": claim.refuted_by,
-        "verdict": claim.verdict,
-        "why": claim.why,
-        "values": claim.values,
-        "figures": [drawing.name for drawing in claim.drawings],
-    }
+def _row(claim: Claim) -> dict[str, Any]:
+    names = ("number", "title", "paper", "measured", "summary", "refuted_by", "verdict", "why", "values")
+    row = {name: getattr(claim, name) for name in names} | {"figures": [drawing.name for drawing in claim.drawings]}
     return {**row, "error": claim.error} if claim.error else row
 
 
-def page(found: Sequence[Judged]) -> Page:
-    """All claims on one page, the verdicts first."""
+def page(found: Sequence[Claim]) -> Page:
+    """Return a page with all claims, the verdicts first."""
     sheet = Page("The paper, reproduced", LEAD)
     sheet.section("Verdicts")
     sheet.raw(_summary(found))
@@ -82,12 +71,12 @@ def page(found: Sequence[Judged]) -> Page:
     return sheet
 
 
-def kind(claim: Judged) -> str:
-    """Good, warn or bad, as the page and the terminal colour it."""
+def kind(claim: Claim) -> str:
+    """Return good, warn or bad, which the page and the terminal show as a colour."""
     return KINDS.get(claim.verdict, "bad")
 
 
-def _summary(found: Sequence[Judged]) -> str:
+def _summary(found: Sequence[Claim]) -> str:
     rows = "".join(
         f'<tr><td class="n">{claim.number}</td>'
         f'<td><span class="badge {kind(claim)}">{escape(claim.verdict)}</span></td>'

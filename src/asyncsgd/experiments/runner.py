@@ -1,8 +1,8 @@
-"""Every claim of the paper, measured in worker processes side by side, judged, and drawn."""
+"""Measure, judge and draw every claim of the paper, in parallel worker processes."""
 
 from __future__ import annotations
 
-import math
+import json
 import multiprocessing
 import pkgutil
 import re
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.experiments.common import Claim, Figure, Table
+from asyncsgd.experiments.common import Claim, Drawing, Figure, Verdict
+from asyncsgd.format import jsonable
 from asyncsgd.pages import figures
 
 Progress = Callable[[int, float], None]
 """Called with a claim's number and the share of it that is done."""
-
-UNJUDGED = "could not be judged"
 
 
 @dataclass(frozen=True)
@@ -40,38 +39,8 @@ class Experiment:
     module: str
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A figure that has been drawn, as SVG text: this can travel between processes."""
-
-    name: str
-    caption: str
-    svg: str
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A claim with its figures drawn, or the error that kept it from being judged."""
-
-    number: int
-    title: str
-    verdict: str
-    paper: str = ""
-    measured: str = ""
-    summary: str = ""
-    refuted_by: str = ""
-    why: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
-    tables: tuple[Table, ...] = ()
-    drawings: tuple[Drawing, ...] = ()
-    error: str = ""
-    """The traceback of a claim that could not be judged."""
-    seconds: float = 0.0
-    """How long it took."""
-
-
 def experiments(only: Sequence[int] | None = None) -> tuple[Experiment, ...]:
-    """The files of this package that check a claim, by number; only those with the numbers given, if any are."""
+    """Return the files of this package that check a claim, by number: all, or those with the given numbers."""
     package = import_module("asyncsgd.experiments")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     found = [
@@ -92,10 +61,10 @@ def _split(name: str) -> re.Match[str] | None:
 
 def run(
     chosen: Sequence[Experiment], output: str | Path, *, processes: int = 2, progress: Progress = lambda *_: None
-) -> list[Judged]:
-    """Check the claims, ``processes`` at a time; their figures go to ``output`` as PNG and SVG. In order of number.
+) -> list[Claim]:
+    """Check the claims, ``processes`` at a time, and return them by number; their figures go to ``output``.
 
-    A claim that raises is reported as such and does not keep the others from being judged.
+    A claim that raises an error is reported as such and does not keep the others from being judged.
     """
     with figures.figure():  # without matplotlib this fails now, not after minutes
         pass
@@ -111,36 +80,23 @@ def run(
     return sorted(done, key=lambda judged: judged.number)
 
 
-def judge(experiment: Experiment, folder: Path, progress: Callable[[float], None]) -> Judged:
-    """Check one claim and draw its figures; whatever goes wrong in it becomes part of the report."""
+def judge(experiment: Experiment, folder: Path, progress: Callable[[float], None]) -> Claim:
+    """Check one claim and draw its figures. An error in it becomes part of the report."""
     begin = time.perf_counter()
     try:
         claim: Claim = import_module(experiment.module).check(progress)
         drawings = tuple(_draw(figure, folder) for figure in claim.figures)
-        values = plain(claim.values)
+        values = json.loads(json.dumps(jsonable(claim.values), allow_nan=False))  # fails here if it is not JSON
     except Exception:
         return _unjudged(experiment, traceback.format_exc(), time.perf_counter() - begin)
     progress(1.0)
-    return Judged(
-        number=claim.number,
-        title=claim.title,
-        verdict=str(claim.verdict),
-        paper=claim.paper,
-        measured=claim.measured,
-        summary=claim.summary,
-        refuted_by=claim.refuted_by,
-        why=claim.why,
-        values=values,
-        tables=claim.tables,
-        drawings=drawings,
-        seconds=time.perf_counter() - begin,
-    )
+    return replace(claim, figures=(), drawings=drawings, values=values, seconds=time.perf_counter() - begin)
 
 
-def _unjudged(experiment: Experiment, error: str, seconds: float = 0.0) -> Judged:
+def _unjudged(experiment: Experiment, error: str, seconds: float = 0.0) -> Claim:
     last = error.strip().splitlines()[-1]
     measured = f"Nothing: the experiment stopped with {last}"
-    return Judged(experiment.number, experiment.name, UNJUDGED, measured=measured, error=error, seconds=seconds)
+    return Claim(experiment.number, experiment.name, Verdict.UNJUDGED, measured=measured, error=error, seconds=seconds)
 
 
 def _draw(figure: Figure, folder: Path) -> Drawing:
@@ -150,36 +106,17 @@ def _draw(figure: Figure, folder: Path) -> Drawing:
         return Drawing(figure.name, figure.caption, figures.svg(fig, figure.name))
 
 
-def plain(value: Any) -> Any:
-    """The same numbers as JSON knows them: no NumPy, and None for what is not finite.
-
-    >>> plain({"slope": np.float64(0.5), "never": math.inf, "steps": np.arange(2)})
-    {'slope': 0.5, 'never': None, 'steps': [0, 1]}
-    """
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    raise TypeError(f"values hold {value!r}, which JSON does not know; use numbers, strings, lists and dicts")
-
-
 # ---------------------------------------------------------------------------------------------- in worker processes
 
 
-def _side_by_side(chosen: Sequence[Experiment], folder: Path, processes: int, progress: Progress) -> list[Judged]:
+def _side_by_side(chosen: Sequence[Experiment], folder: Path, processes: int, progress: Progress) -> list[Claim]:
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     news = context.SimpleQueue()
     listener = Thread(target=_listen, args=(news, progress), daemon=True)
     listener.start()
     try:
         done, lost = _in_pool(chosen, folder, processes, context, news)
-        for experiment in lost:  # one of those that ran together took the others with it
+        for experiment in lost:  # a process that dies ends the whole pool, so run each of its claims alone
             alone, again = _in_pool([experiment], folder, 1, context, news)
             died = "the process that ran it died; it may have needed more memory than there is"
             done += alone + [_unjudged(one, died) for one in again]
@@ -191,9 +128,9 @@ def _side_by_side(chosen: Sequence[Experiment], folder: Path, processes: int, pr
 
 def _in_pool(
     chosen: Sequence[Experiment], folder: Path, processes: int, context: Any, news: Any
-) -> tuple[list[Judged], list[Experiment]]:
-    """What was judged, and what was not since a process died."""
-    done: list[Judged] = []
+) -> tuple[list[Claim], list[Experiment]]:
+    """Return the judged claims, and the experiments that were not judged because a process died."""
+    done: list[Claim] = []
     lost: list[Experiment] = []
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(news,)) as pool:
         try:
@@ -205,7 +142,7 @@ def _in_pool(
                     done.append(job.result())
                 except BrokenProcessPool:
                     lost.append(jobs[job])
-        except BaseException:  # Ctrl-C: what has not begun is not worth beginning
+        except BaseException:  # Ctrl-C: do not start the waiting claims
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return done, sorted(lost, key=lambda experiment: experiment.number)
@@ -220,18 +157,18 @@ _news: Any = None
 
 
 def _start(news: Any) -> None:
-    """Set up a worker process: where it reports its progress, and that Ctrl-C ends it at once without a message."""
+    """Set up a worker process: it reports its progress to ``news``, and Ctrl-C ends it without a message."""
     global _news
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _judge_there(experiment: Experiment, folder: Path) -> Judged:
+def _judge_there(experiment: Experiment, folder: Path) -> Claim:
     return judge(experiment, folder, lambda share: _news.put((experiment.number, share)))
 
 
 def _compile(width: int) -> None:
-    """Have the simulator compiled, or loaded from the cache, for one lane or for many."""
+    """Compile the simulator, or load it from the cache, for one lane or for many."""
     from asyncsgd import methods, tasks
     from asyncsgd.simulation import durations, simulate, sweep
 

@@ -1,7 +1,7 @@
-"""How many iterations a method needs as delays grow, read three ways.
+"""How many iterations a method needs as delays grow, measured in three ways.
 
-1. The theorem's own: the (weighted) mean of ‖∇f(x_t)‖² falls to ε, with the largest step that the theorem allows.
-2. The same with the best step of a grid: what is needed, rather than what can be promised.
+1. As in the theorem: the (weighted) mean of ‖∇f(x_t)‖² falls to ε, with the largest step that the theorem allows.
+2. The same with the best step of a grid: what is needed, in contrast to what is guaranteed.
 3. As in the paper's figures: the last gradient norm stays below a tiny target, with the best step.
 """
 
@@ -48,7 +48,7 @@ class Cell:
 
 
 def patterns(n: int = WORKERS) -> dict[str, Durations]:
-    """Kinds of durations; a typical job takes a second."""
+    """Return kinds of durations; a typical job takes a second."""
     return {
         "equal": durations.fixed(1.0, workers=n),
         "one 10× slower": durations.fixed([1.0] * (n - 1) + [10.0]),
@@ -59,7 +59,7 @@ def patterns(n: int = WORKERS) -> dict[str, Durations]:
 
 
 def quadratics(iterations: int, seeds: Sequence[int]) -> Iterator[Cell]:
-    """The three theorems without bounded gradients, on quadratics, whose constants are known exactly."""
+    """Measure the three theorems without bounded gradients, on quadratics, whose constants are known exactly."""
     sampled = partial(methods.federated_async_sgd, concurrency=WORKERS)
     for name, speeds in patterns().items():
         for noise in NOISES:
@@ -80,7 +80,7 @@ def quadratics(iterations: int, seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def bounded(iterations: int, seeds: Sequence[int]) -> Iterator[Cell]:
-    """The two variants with bounded gradients, on logistic regression, where ‖∇f_i‖ is at most the mean of ‖a_j‖."""
+    """Measure the two variants with bounded gradients, on logistic regression: ‖∇f_i‖ is at most the mean of ‖a_j‖."""
     sampled = partial(methods.federated_async_sgd, concurrency=WORKERS)
     for name, speeds in patterns().items():
         for batch in BATCHES:
@@ -105,7 +105,7 @@ def bounded(iterations: int, seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def literal(workers: int = 64, iterations: int = 4000) -> float:
-    """Theorem 2 at the step that its statement allows, 1/(4L): measured mean over bound; inf if the run diverges."""
+    """Return measured mean over bound for Theorem 2 at the step of its statement, 1/(4L); inf if the run diverges."""
     task, speeds = quadratic(dim=10, workers=workers), durations.fixed(1.0, workers=workers)
     step = 1 / (4 * task.smoothness)
     trace, weights = record(task, methods.delay_adaptive, speeds, iterations)
@@ -162,7 +162,7 @@ class Need:
 
 
 def need(rule: str, speeds: Durations, varied: str, iterations: int, tiny_iterations: int, points: int = 41) -> Need:
-    """Run one rule, noise-free, under these durations; ``varied`` names the delay that it is to be plotted against."""
+    """Run one rule without noise under these durations; ``varied`` names the delay on the axis of the plot."""
     task = quadratic(dim=10, workers=speeds.workers)
     recipe = RULES[rule]
     trace, weights = record(task, recipe, speeds, iterations)
@@ -190,19 +190,19 @@ def need(rule: str, speeds: Durations, varied: str, iterations: int, tiny_iterat
 
 
 def _stays_below(means: Floats, epsilon: float) -> Floats:
-    """Per column: the number of iterations after which the mean is at most ε for good; inf if it is not at the end."""
+    """Return, per column, the iterations after which the mean stays at most ε; inf if it is above ε at the end."""
     above = ~(means <= epsilon)
     last = len(means) - np.argmax(above[::-1], axis=0)
     return np.where(above[-1], np.inf, np.where(above.any(axis=0), last, 0.0))
 
 
 def one_slow(slow: float, workers: int = 4) -> Durations:
-    """Everybody but one takes a second: τ_C stays, τ_max grows with ``slow``."""
+    """Return durations of one second, and ``slow`` for one worker: τ_C stays, τ_max grows."""
     return durations.fixed([1.0] * (workers - 1) + [slow])
 
 
 def exponents(needs: Sequence[Need]) -> dict[str, tuple[float, float, float]]:
-    """Per rule, the exponent of each reading in what was varied."""
+    """Return, per rule, the exponent of each measurement in what was varied."""
     found = {}
     for rule in dict.fromkeys(need.rule for need in needs):
         mine = [need for need in needs if need.rule == rule]
