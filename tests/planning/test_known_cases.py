@@ -84,7 +84,7 @@ def test_like_workers_are_one_group_wherever_they_lie():
     """Eight workers of 8 ± 0.4 s beside sixteen of 1 s lay on both sides of a border at 8 times the median."""
     tau = [1.0] * 16 + np.linspace(7.6, 8.4, 8).tolist()
     plan = asgd.plan(tau, concurrency=24)
-    assert [(group.name, group.workers) for group in plan.baseline.rehearsal.groups] == [("typical", 16), ("slow", 8)]
+    assert [(group.name, group.workers) for group in plan.baseline.simulated.groups] == [("typical", 16), ("slow", 8)]
     assert plan.to_dict()["groups"] == {"fast": 0, "typical": 16, "slow": 8, "straggling": 0}
     for centre in (2.0, 4.0, 8.0, 16.0):
         assert len(set(fleet([1.0] * 16 + [centre - 0.1, centre, centre + 0.1]).group[16:])) == 1
@@ -115,7 +115,7 @@ def test_a_simulation_that_had_not_settled_does_not_contradict_the_sentence():
     plan = asgd.plan([1.0] * 7 + [1e6])
     rows = [row for row in plan.rows if not row.settled]
     assert rows
-    quicker = replace(rows[0], rehearsal=replace(rows[0].rehearsal, seconds=plan.recommended.seconds / 10))
+    quicker = replace(rows[0], simulated=replace(rows[0].simulated, seconds=plan.recommended.seconds / 10))
     said = advise([quicker, *(row for row in plan.rows if row is not rows[0])], plan.fleet, heterogeneous=False)
     assert said.row is plan.recommended
     assert "no other method whose simulation settled would save more than 10% of the time" in said.reason
@@ -227,12 +227,12 @@ def test_delays_and_steps_are_those_of_the_theorems():
     plan = asgd.plan(tau, noise=5.0)
     busy = rows_of(plan, "async_sgd")[4]
     expected = async_delays(tau)
-    assert busy.rehearsal.delays.average == pytest.approx(3.0, abs=0.01)
-    assert busy.rehearsal.delays.maximum == expected.maximum
+    assert busy.simulated.delays.average == pytest.approx(3.0, abs=0.01)
+    assert busy.simulated.delays.maximum == expected.maximum
     assert busy.accuracy.step == pytest.approx(1 / (2 * math.sqrt(4 * expected.maximum)))
     assert rows_of(plan, "delay_adaptive")[4].accuracy.step == pytest.approx(1 / 16)
     assert rows_of(plan, "minibatch_sgd")[4].accuracy.step == pytest.approx(1 / (2 * math.sqrt(12)))
-    typical, slow = busy.rehearsal.groups
+    typical, slow = busy.simulated.groups
     assert (typical.name, typical.workers, slow.name, slow.workers) == ("typical", 3, "slow", 1)
     assert slow.share == pytest.approx((1 / 4.5) / (3 + 1 / 4.5), rel=0.01)
     assert slow.average_delay == pytest.approx(expected.per_worker[3], rel=0.01)
@@ -243,7 +243,7 @@ def test_the_heterogeneous_bound_counts_noise_and_differences():
     """Theorem 3 up to constants: A (√(τ_C τ_max) + σ²/ε + (4/3) ζ²/ε + √(τ_C mean(ζ² (τ_i+1))/ε))."""
     plan = asgd.plan([1.0, 2.0, 3.0, 6.0], heterogeneous=True, noise=7.0, heterogeneity=3.0, epsilon=0.1)
     for row in plan.at("federated_async_sgd"):
-        delays = row.rehearsal.delays
+        delays = row.simulated.delays
         own = np.mean([3.0 * (delays.per_worker[i] + 1) for i in range(4)])
         drift = math.sqrt(delays.concurrency * own)
         lead = max(1.0, math.sqrt(delays.concurrency * (delays.maximum + 1)))

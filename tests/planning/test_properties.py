@@ -88,7 +88,7 @@ def test_what_every_row_must_obey(samples):
     plan = asgd.plan(samples)
     slowest, n = plan.fleet.means.max(), plan.fleet.workers
     for row in plan.rows:
-        seen = row.rehearsal
+        seen = row.simulated
         assert abs(sum(group.share for group in seen.groups) - 1) < 1e-9
         assert sum(group.workers for group in seen.groups) == row.candidate.workers
         assert max(group.maximum_delay or 0 for group in seen.groups) >= seen.delays.maximum

@@ -84,13 +84,13 @@ class Killing(Watched):
         assert isinstance(pool, ProcessPool)
         # A machine that lets a worker wait for seconds makes it miss one time-out after another: no reason to end.
         pool._life.rules = replace(pool._life.rules, deaths_in_a_row=10**9)
-        crew = KillingPool(pool, x)
-        crew.prepare(Path(task.folder), self.mark)
-        crews.append(crew)
-        return crew
+        killing = KillingPool(pool, x)
+        killing.prepare(Path(task.folder), self.mark)
+        pools.append(killing)
+        return killing
 
 
-crews: list[KillingPool] = []
+pools: list[KillingPool] = []
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ crews: list[KillingPool] = []
 def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, task: Any, iterations: int) -> None:
     mark = secrets.token_hex(12)
     monkeypatch.setenv("ASYNCSGD_TEST_MARK", mark)
-    crews.clear()
+    pools.clear()
     iterations *= LONGER
     faulty = FaultyTask(task, AtRandom(CHANCES), tmp_path)
     inner: Engine = asgd.engines.processes(4, job_timeout=1.0)
@@ -128,13 +128,13 @@ def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, tas
     assert run.diverged is None
     assert run.metrics["loss"][-1] < run.metrics["loss"][0]
     # Every fault that a job came to is in the record, and none of these jobs was used.
-    [crew] = crews
+    [killing] = pools
     faults, outcomes = run.faults, run.trace.jobs.outcome
     planned = [faulty.plan(0, job_seed(0, job)) for job in range(len(run.trace))]
     for job, fault in enumerate(planned):
         assert fault is None or not Outcome(outcomes[job]).arrived, (job, fault)
     assert faults.deaths >= 0.01 * iterations
-    assert crew.killed >= iterations // 200
+    assert killing.killed >= iterations // 200
     assert faults.exceptions >= 0.02 * iterations
     assert faults.rejected >= 0.02 * iterations
     assert faults.retired == ()

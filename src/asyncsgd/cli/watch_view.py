@@ -247,8 +247,8 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
         else:
             cells += [f"{row.jobs:,}", number(row.mean_delay), seen]
         if width >= WIDE:
-            troubles = (row.faults, row.deaths)
-            cells += [Text(str(count) if count else "–", style="red" if count else "dim") for count in troubles]
+            counts = (row.faults, row.deaths)
+            cells += [Text(str(count) if count else "–", style="red" if count else "dim") for count in counts]
         table.add_row(*cells)
     if not hidden:
         return [table]

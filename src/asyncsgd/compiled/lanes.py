@@ -1,10 +1,10 @@
 """Several numbers at once: a vector of fixed width as a value of compiled code.
 
-Compilers vectorise a plain loop over lanes only when they can prove that no two arrays overlap, which they
-cannot here. So the kernels hold lanes in a type of their own, which LLVM keeps in vector registers whatever
-the processor. Every lane sees exactly the roundings of scalar code: no operation is fused or reordered.
+A compiler vectorises a plain loop over lanes only if it can prove that no two arrays overlap, which it cannot here. So
+the kernels hold lanes in a type of their own, which LLVM keeps in vector registers on every processor. Each lane gets
+exactly the roundings of scalar code: no operation is fused or reordered.
 
-A width is a tuple of zeros, since the length of a tuple is known when compiling::
+A width is a tuple of zeros, because the length of a tuple is known at compile time::
 
     width = (0,) * 8
     acc = splat(0.0, width)
@@ -120,8 +120,8 @@ def _start(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def pointer(typingctx: Any, array: Any, offset: Any) -> Any:
     """The address of element ``offset`` of a C-contiguous array, or that many elements after another address.
 
-    It owns nothing: keep the array alive. Functions that take addresses are cheap to call, since arrays would be
-    counted in and out with atomic operations.
+    The address does not own the array, so the caller must keep the array alive. An address is cheap to pass to a
+    function; numba counts the references to an array with atomic operations at each call.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The random numbers of `asyncsgd.core.random`, compiled, and what is drawn from them.
+"""The random numbers of `asyncsgd.core.random`, compiled, and the numbers that are drawn from them.
 
-A state is a uint64. Python hands small integers to compiled code as int64, hence the conversions.
+A state is a uint64. Python passes small integers to compiled code as int64, so the functions convert them.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def compose(
     page = Page(title or sources.title(subjects), lead or sources.lead(subjects), style=asset("run.css"), script=script)
     alone = len(subjects) == 1
     times = [spans(subject) for subject in subjects]
-    rosters = [workers(subject, time) for subject, time in zip(subjects, times, strict=True)]
-    theory = [expected(subject, roster) for subject, roster in zip(subjects, rosters, strict=True)]
+    tables = [workers(subject, time) for subject, time in zip(subjects, times, strict=True)]
+    theory = [expected(subject, table) for subject, table in zip(subjects, tables, strict=True)]
     if first is not None:
         first(page)
     page.section("In short", subjects[0].state if alone else "", subjects[0].ending.colour)
@@ -104,16 +104,16 @@ def compose(
         page.raw(LEGEND + '<div class="charts" data-part="delays"></div>')
         sections.delays(page, subjects)
         page.section("Workers")
-        for subject, roster, formulas in zip(subjects, rosters, theory, strict=True):
-            body = partial(sections.workers, page, subject, roster, formulas)
-            sections.fold(page, subject, alone, f": {len(roster):,} workers", body)
+        for subject, table, formulas in zip(subjects, tables, theory, strict=True):
+            body = partial(sections.workers, page, subject, table, formulas)
+            sections.fold(page, subject, alone, f": {len(table):,} workers", body)
         page.section("Steps")
         if any(len(np.unique(subject.trace.step)) > 1 for subject in subjects):
             page.raw(LEGEND + '<div class="charts" data-part="steps"></div>')
         sections.steps(page, subjects)
         page.section("Measured against theory")
-        for subject, roster, formulas in zip(subjects, rosters, theory, strict=True):
-            sections.theory(page, subject, roster, formulas)
+        for subject, table, formulas in zip(subjects, tables, theory, strict=True):
+            sections.theory(page, subject, table, formulas)
     page.section("Configuration")
     for subject in subjects:
         sections.fold(page, subject, alone, "", partial(sections.configuration, page, subject))

@@ -2,9 +2,9 @@
 
 ::
 
-    file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ rehearsal (simulated clock) ──▶ accuracy (theorems) ──▶ advice
-                                                                                              │
-                                                                          terminal, page ◀── Plan
+    file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
+                                                                                                   │
+                                                                               terminal, page ◀── Plan
 """
 
 from asyncsgd.planning.advice import Row

@@ -13,7 +13,7 @@ from functools import cache
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import nonnegative, positive
-from asyncsgd.planning.candidates import Candidate, Rehearsal
+from asyncsgd.planning.candidates import Candidate, SimulatedRun
 from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
 from asyncsgd.theory.coverage import SECOND, THIRD, covering
 from asyncsgd.trace import Delays
@@ -78,7 +78,7 @@ class Accuracy:
     """The same with every constant, at the best step: guaranteed, but far too pessimistic for most tasks."""
 
 
-def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accuracy | None:
+def accuracy(candidate: Candidate, simulated: SimulatedRun, target: Target) -> Accuracy | None:
     """Apply the theorem that covers the candidate; None if data differ and the candidate favours fast workers.
 
     Mini-batch SGD is asynchronous SGD with delays 0, ..., b-1 (Example 1 of the paper), so all methods
@@ -88,18 +88,18 @@ def accuracy(candidate: Candidate, rehearsal: Rehearsal, target: Target) -> Accu
         return None  # the model never sees the data of the other workers
     if isinstance(covering(candidate.build(), heterogeneous=target.heterogeneous), Reason):
         return None
-    bound = _bound(candidate, rehearsal, target)
+    bound = _bound(candidate, simulated, target)
     reached, _ = bound.iterations(1.0)
-    return Accuracy(bound.theorem, bound.max_step, gradients(candidate, rehearsal, target), reached)
+    return Accuracy(bound.theorem, bound.max_step, gradients(candidate, simulated, target), reached)
 
 
-def gradients(candidate: Candidate, rehearsal: Rehearsal | None, target: Target) -> float:
+def gradients(candidate: Candidate, simulated: SimulatedRun | None, target: Target) -> float:
     """Return the gradients to the target up to constants: A (1/η_max + B + √C) / share, in units of SGD on one worker.
 
     That is √(τ_C τ_max) A + V for Theorem 1, τ_C A + V for Theorem 2, with V = A σ²/ε: the forms in
-    `asyncsgd.theory.limits`. Rounds need no rehearsal.
+    `asyncsgd.theory.limits`. Rounds need no simulated run.
     """
-    bound = _bound(candidate, rehearsal, target, COUNTED_FROM_1)
+    bound = _bound(candidate, simulated, target, COUNTED_FROM_1)
     alone = _alone(bound.theorem)
     drift = math.sqrt(bound.square / alone.square) if bound.square else 0.0
     needed = alone.max_step / bound.max_step + bound.linear / alone.linear + drift
@@ -111,15 +111,15 @@ def favours_fast(candidate: Candidate) -> bool:
     return candidate.workers < candidate.total or bool(candidate.build().bias)
 
 
-def _bound(candidate: Candidate, rehearsal: Rehearsal | None, target: Target, more: int = 0) -> Bound:
+def _bound(candidate: Candidate, simulated: SimulatedRun | None, target: Target, more: int = 0) -> Bound:
     """Return the bound that covers the candidate, with ``more`` added to the longest delay."""
     if candidate.rounds:
         b, n = candidate.batch, candidate.total
         # Updates that a round discards never reach the model. All n workers together have no sampling error.
         spread = 0.0 if target.heterogeneity is None else target.heterogeneity * (n - b) / (n - 1)
         return _first((b, b - 1 + more), target.gap, target.noise + spread)
-    assert rehearsal is not None
-    delays = rehearsal.delays
+    assert simulated is not None
+    delays = simulated.delays
     pair = (delays.concurrency, delays.maximum + more)
     covered = covering(candidate.build(), heterogeneous=False)
     assert not isinstance(covered, Reason)

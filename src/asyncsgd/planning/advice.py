@@ -19,7 +19,7 @@ from asyncsgd.planning.candidates import (
     SIMPLEST_FIRST,
     Candidate,
     Formula,
-    Rehearsal,
+    SimulatedRun,
 )
 from asyncsgd.planning.workers import Fleet
 
@@ -34,7 +34,7 @@ class Row:
     """One row of a plan: a candidate with its simulated run, formulas and theorem."""
 
     candidate: Candidate
-    rehearsal: Rehearsal
+    simulated: SimulatedRun
     formula: Formula
     accuracy: Accuracy | None
     """None if no theorem covers the candidate, because the data differ and the rule favours fast workers."""
@@ -52,13 +52,13 @@ class Row:
     @property
     def seconds(self) -> float:
         """Simulated seconds per gradient that reaches the model."""
-        return self.rehearsal.seconds
+        return self.simulated.seconds
 
     @property
     def settled(self) -> bool:
         """Whether the simulated run shows the long run: queues on slow workers may take very long to fill."""
         least = self.formula.least
-        return self.rehearsal.settled and (least is None or self.seconds >= FILLED * least)
+        return self.simulated.settled and (least is None or self.seconds >= FILLED * least)
 
     @property
     def seconds_to_target(self) -> float | None:
@@ -76,12 +76,12 @@ class Row:
 
         With few jobs in flight, workers that take turns contribute equally although the rule does not ensure it.
         """
-        seen, candidate = self.rehearsal, self.candidate
+        seen, candidate = self.simulated, self.candidate
         if candidate.workers < candidate.total:
             return True
-        heard = all(group.share >= FAIR * group.workers / candidate.total for group in seen.groups)
+        balanced = all(group.share >= FAIR * group.workers / candidate.total for group in seen.groups)
         weighed = candidate.method == ADAPTIVE and seen.delays.maximum > seen.delays.concurrency
-        return favours_fast(candidate) and (weighed or not heard)
+        return favours_fast(candidate) and (weighed or not balanced)
 
     def method(self, smoothness: float) -> Method:
         """Return the method with the largest step that its theorem allows for this L; raise if no theorem covers it."""
@@ -95,7 +95,7 @@ class Row:
 
     def to_dict(self, baseline: float | None) -> dict[str, Any]:
         """Return plain numbers and text; ``baseline`` is the time to the target that ``relative`` refers to."""
-        candidate, seen, told = self.candidate, self.rehearsal, self.accuracy
+        candidate, seen, proven = self.candidate, self.simulated, self.accuracy
         time = self.seconds_to_target
         return {
             "method": candidate.method,
@@ -114,12 +114,12 @@ class Row:
             "maximum_delay": seen.delays.maximum,
             "groups": [vars(group) for group in seen.groups],
             "biased": self.biased,
-            "theorem": None if told is None else told.theorem,
-            "step": None if told is None else told.step,
+            "theorem": None if proven is None else proven.theorem,
+            "step": None if proven is None else proven.step,
             "seconds_to_target": time,
             "relative": None if time is None or baseline is None else time / baseline,
             "guaranteed_seconds": self.guaranteed_seconds,
-            "recipe": None if told is None else candidate.recipe(told.step),
+            "recipe": None if proven is None else candidate.recipe(proven.step),
         }
 
 
@@ -210,7 +210,7 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
     gain = f"it reaches the same accuracy {sooner} times sooner than {_with(base)}"
     if candidate.goal is not None:
         return f"{gain}, which waits for the slowest, and no simpler method comes within {percent(WORTH)}"
-    delays = row.rehearsal.delays
+    delays = row.simulated.delays
     pace = f"a gradient comes every {span(row.seconds)} instead of every {span(base.seconds)}"
     if row.seconds >= base.seconds or span(row.seconds) == span(base.seconds):
         pace = "its delays stay short"
@@ -255,7 +255,7 @@ def _reason_heterogeneous(row: Row, rows: Sequence[Row]) -> str:
     base = baseline(rows)
     text = "data differ between workers, and methods that favour fast ones would neglect the data of the others"
     busy = [r for r in rows if r.candidate.method == ASYNC and r.candidate.workers == r.candidate.total]
-    last = min(busy, key=lambda r: r.seconds).rehearsal.groups[-1]  # the row that the table of groups shows
+    last = min(busy, key=lambda r: r.seconds).simulated.groups[-1]  # the row that the table of groups shows
     members = last.workers / row.candidate.total
     if last.share < 0.8 * members and percent(last.share) != percent(members):
         text += (

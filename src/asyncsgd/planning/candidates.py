@@ -185,7 +185,7 @@ class WorkerGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class SimulatedRun:
     """The results of a candidate's simulated run."""
 
     iterations: int
@@ -222,7 +222,7 @@ def turn(candidate: Candidate, fleet: Fleet) -> float:
     return candidate.concurrency * slowest * float((1 / fleet.means).mean())
 
 
-def rehearse(candidate: Candidate, fleet: Fleet, seed: int) -> Rehearsal:
+def simulate_candidate(candidate: Candidate, fleet: Fleet, seed: int) -> SimulatedRun:
     """Simulate the candidate long enough for its speed and its delays; the delay identity is checked."""
     method = candidate.build()
     plan = schedule(method.dispatch, fleet.durations, iterations=length(candidate, fleet), seed=seed)
@@ -235,7 +235,7 @@ def rehearse(candidate: Candidate, fleet: Fleet, seed: int) -> Rehearsal:
     else:
         seconds, error, settled = _by_blocks(plan)
         settled = settled and plan.iterations >= turn(candidate, fleet)
-    return Rehearsal(
+    return SimulatedRun(
         iterations=plan.iterations,
         seconds=seconds,
         error=error,

@@ -19,12 +19,12 @@ from asyncsgd.planning.candidates import (
     OVER,
     Candidate,
     Formulas,
-    Rehearsal,
+    SimulatedRun,
     concurrencies,
     length,
     on_everybody,
     on_the_fastest,
-    rehearse,
+    simulate_candidate,
 )
 from asyncsgd.planning.result import Limit, Plan
 from asyncsgd.planning.workers import Fleet, Source, fleet
@@ -136,13 +136,13 @@ def _rehearse_all(
     seed: int,
     progress: Callable[[int], None],
 ) -> list[Row]:
-    """Rehearse all candidates; over-selection last, because the rounds of mini-batch SGD decide its goal."""
+    """Simulate all candidates; over-selection last, because the rounds of mini-batch SGD decide its goal."""
     planned = list(candidates)
     batches = [c for c in planned if c.method == MINIBATCH and c.workers == c.total and c.concurrency > 1]
     costs = [length(c, workers) for c in planned + batches]
     ended = np.rint(WHOLE * np.cumsum([0, *costs]) / sum(costs)).astype(int)
     fleets = {m: workers.fastest(m) for m in {c.workers for c in planned}}
-    known: dict[tuple[Dispatch, int], Rehearsal] = {}  # constant and delay-adaptive steps make the same schedule
+    known: dict[tuple[Dispatch, int], SimulatedRun] = {}  # constant and delay-adaptive steps make the same schedule
     rows: list[Row] = []
     for candidate in [*planned, *batches]:
         if len(rows) >= len(planned):
@@ -150,7 +150,7 @@ def _rehearse_all(
             candidate = _over_selection(candidate, waits, target)
         own, key = fleets[candidate.workers], (candidate.build().dispatch, candidate.workers)
         if key not in known:
-            known[key] = rehearse(candidate, own, seed)
+            known[key] = simulate_candidate(candidate, own, seed)
         reached = accuracy(candidate, known[key], target)
         rows.append(Row(candidate, known[key], formulas.of(candidate, own), reached))
         progress(int(ended[len(rows)] - ended[len(rows) - 1]))

@@ -48,7 +48,7 @@ def best(plan: Plan) -> list[list[str]]:
 
 def cells(plan: Plan, row: Row) -> list[str]:
     """Return a row of the comparison, in the order of ``HEADINGS_BEST``."""
-    base, time, delays = plan.baseline.seconds_to_target, row.seconds_to_target, row.rehearsal.delays
+    base, time, delays = plan.baseline.seconds_to_target, row.seconds_to_target, row.simulated.delays
     unknown = "biased" if row.biased else "unproven"
     return [
         row.label,
@@ -85,15 +85,15 @@ def queues(plan: Plan) -> list[list[str]]:
 def groups(plan: Plan, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
     """Return, per method and group of workers, the share of all gradients and the average and longest delay."""
     found = [row for row in plan.best() if row.candidate.workers == row.candidate.total]
-    names = [f"{group.name} ({group.workers:,})" for group in found[0].rehearsal.groups]
+    names = [f"{group.name} ({group.workers:,})" for group in found[0].simulated.groups]
     rows = []
     for row in found:
         first = [LABELS[row.candidate.method]] if narrow else [row.label, f"{row.concurrency:,}"]
-        rows.append([*first, *(_heard(group, narrow) for group in row.rehearsal.groups)])
+        rows.append([*first, *(_group_cell(group, narrow) for group in row.simulated.groups)])
     return (["method"] if narrow else ["method", "jobs"]) + names, rows
 
 
-def _heard(group: WorkerGroup, narrow: bool) -> str:
+def _group_cell(group: WorkerGroup, narrow: bool) -> str:
     share = percent(group.share)
     if group.average_delay is None or group.maximum_delay is None:
         return share
@@ -249,7 +249,7 @@ def render(plan: Plan) -> RenderableType:
         *_table("Each method at its best", HEADINGS_BEST, best(plan), plan.best().index(plan.recommended)),
         *_table("Algorithm 2 three ways: seconds for as many gradients as jobs", HEADINGS_QUEUES, queues(plan)),
     ]
-    many = len(plan.baseline.rehearsal.groups)
+    many = len(plan.baseline.simulated.groups)
     if many > 1:
         name = "Whose gradients, and how late: share, average τ ≤ longest τ"
         parts += _table(name, *groups(plan, narrow=many > 2))

@@ -204,7 +204,7 @@ def _room(durations: Durations, given: Any, flying: int, jobs: int) -> Any:
         number=number,
         bits=number.view(np.int64),
         tree=_aligned(2 * leaves, 2).view(np.int64),
-        places=np.full((leaves, 2), kernel.NOBODY, np.int64),
+        places=np.full((leaves, 2), kernel.NO_JOB, np.int64),
         free=np.empty(leaves, np.int64),
         waiting=np.empty((2, later), np.int64),
         who=np.empty((2, later, 2), np.int64),

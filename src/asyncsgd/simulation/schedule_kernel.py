@@ -27,7 +27,7 @@ NEVER = int(np.array([np.inf]).view(np.int64)[0])  # the bit pattern of infinity
 ONE = np.uint64(1)
 SMALL = 4096  # up to this many arrivals, all are in the tournament
 SAMPLE = 256
-NOBODY = 1 << 62  # the job of an empty place, after all others
+NO_JOB = 1 << 62  # the job of an empty place, after all others
 
 JOB, WORKER = range(2)  # the columns of a place
 
@@ -87,7 +87,7 @@ def _grow(tree: Any, places: Any, free: Any, leaves: Any) -> Any:
 
 @borrowing
 def _clear(tree: Any, places: Any, leaves: Any, place: Any) -> Any:
-    places[place, JOB] = NOBODY
+    places[place, JOB] = NO_JOB
     tree[leaves + place, 0] = NEVER
     tree[leaves + place, 1] = place
 
@@ -199,7 +199,7 @@ class Room(NamedTuple):
     tree: Any
     """(2 · leaves, 2): bits of the time and place; the root is node 1, the leaves are the second half."""
     places: Any
-    """(leaves, 2): the job that arrives, or NOBODY for an empty place, and its worker."""
+    """(leaves, 2): the job that arrives, or NO_JOB for an empty place, and its worker."""
     free: Any
     """Per leaf: a stack of empty places."""
     waiting: Any
@@ -263,7 +263,7 @@ def run(given: Any, room: Any) -> Any:
                 kept = 0
                 for place in range(leaves):
                     job = places[place, JOB]
-                    if job != NOBODY and place != vacant:
+                    if job != NO_JOB and place != vacant:
                         job_cancelled[job] = t
                         rows[places[place, WORKER], FREE_AT] = now
                     _clear(tree, places, leaves, place)
@@ -352,7 +352,7 @@ def run(given: Any, room: Any) -> Any:
             jobs += 1
             in_flight += 1
         if vacant >= 0:
-            places[vacant, JOB] = NOBODY
+            places[vacant, JOB] = NO_JOB
             _place(tree, places, leaves, vacant, NEVER)
             free[spare] = vacant
             spare += 1
