@@ -18,8 +18,8 @@ import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines import EngineError, Group
-from asyncsgd.engines._ray import cluster_probe
-from asyncsgd.engines._ray.cluster_probe import check_node
+from asyncsgd.engines._ray import cluster
+from asyncsgd.engines._ray.cluster import loopback, probe
 from asyncsgd.run import Callback
 from asyncsgd.testing.bench import Bowl, WritingBowl
 
@@ -228,26 +228,34 @@ class Heavy(Bowl):
         return {}
 
 
-def test_a_machine_that_is_no_node_is_told_so_within_seconds(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_node(nodes.address)
-    monkeypatch.setattr(cluster_probe, "NEARBY", 0.5)
+HIDDEN = """
+from ray._private import services
+services.find_node_ids = lambda: {found}
+"""
+
+
+def test_a_machine_that_is_no_node_is_told_so_within_seconds(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster, "NEARBY", 0.5)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     for found in (set(), {"ab" * 28}):  # no node at all, one of another cluster
-        monkeypatch.setattr("ray._private.services.find_node_ids", lambda found=found: found)
-        with pytest.raises(
-            EngineError, match=rf"not a node of the Ray cluster at {nodes.address} .*`ray start --address="
-        ):
-            check_node(nodes.address)
+        (tmp_path / "sitecustomize.py").write_text(HIDDEN.format(found=found or "set()"), "utf-8")
+        words = rf"this machine is not a node of the Ray cluster at {nodes.address} .*`ray start --address="
+        with loopback(), pytest.raises(EngineError, match=words):
+            probe(nodes.address)
 
 
 def test_another_process_of_ray_is_no_head_node(nodes: Nodes) -> None:
     """It speaks gRPC too, and may have been given the port of a head node that is gone."""
     import ray
 
-    cluster_probe.probe(nodes.address)
+    with loopback():
+        probe(nodes.address)
     # That of the head: a node that an earlier test killed may still be listed as alive.
     port = next(node["NodeManagerPort"] for node in ray.nodes() if node["NodeID"] == nodes.head)
-    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is not a Ray cluster"):
-        cluster_probe.probe(f"127.0.0.1:{port}")
+    with pytest.raises(EngineError, match=rf"127.0.0.1:{port} is not a Ray cluster \(ray.exceptions.RpcError"):
+        probe(f"127.0.0.1:{port}")
 
 
 def test_large_models_stay_in_memory(nodes: Nodes, tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Workers on a Ray cluster: ``asgd.engines.ray(workers=4)``. Ray itself is imported when the workers start.
 
-``cluster`` connects to a cluster or starts one; ``cluster_probe`` first checks that one answers, and ``orphan_cleanup``
-leaves nothing of a started one behind. ``pool`` is the server's side of the workers, ``handle`` its data about one of
-them, ``call_queue`` the unanswered calls, and ``vector_store`` the way that points and updates take. ``worker`` is what
-runs on the other side.
+``cluster`` connects to a cluster or starts one, and ``orphan_cleanup`` leaves nothing of a started one behind. ``pool``
+is the server's side of the workers, ``handle`` its data about one of them, ``call_queue`` the unanswered calls, and
+``vector_store`` the way that points and updates take. ``worker`` is what runs on the other side.
 """
 
 from __future__ import annotations
