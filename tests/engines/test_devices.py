@@ -241,7 +241,11 @@ def test_a_worker_of_ray_answers_why_it_has_no_gpu() -> None:
 
 
 def test_what_a_task_raises_is_one_sentence() -> None:
+    def refuse(device: str) -> None:
+        raise BadParameter("device", device, "is not available here", "pass cpu")
+
     assert tell(Bowl(), "cuda:0") == ""
+    assert tell(SimpleNamespace(use_device=refuse), "cuda:0") == "it is not available here"
     assert tell(SimpleNamespace(use_device=lambda device: sys.exit()), "cuda:0") == "SystemExit: no reason given"
 
 

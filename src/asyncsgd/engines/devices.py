@@ -102,6 +102,8 @@ def tell(task: Any, device: str) -> str:
     try:
         task.use_device(device)
     except BaseException as error:  # also SystemExit, so that the server learns why the worker is not ready
+        if isinstance(error, BadParameter):
+            return f"it {error.problem}"
         lines = str(error).strip().splitlines() or ["no reason given"]
         return f"{type(error).__name__}: {lines[0][:LONGEST]}"
     return ""

@@ -31,7 +31,7 @@ from asyncsgd.core.work import Work
 from asyncsgd.engines._processes import Processes
 from asyncsgd.engines._processes.fork_client import ForkClient
 from asyncsgd.engines._processes.shared_memory import JOB, NO_DEVICE, REPORT, Shared, read_note
-from asyncsgd.engines.base import Failed, Rejected, Report, WorkerPool, limited
+from asyncsgd.engines.base import Failed, Rejected, Report, WorkerPool, example_counter, limited
 from asyncsgd.engines.devices import visible_gpus
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Kill, Lifecycle, Rules, Stage, Start, Stop
@@ -56,6 +56,7 @@ class WorkerHandle:
         self.places = range(AHEAD * number, AHEAD * (number + 1))
         self.free = list(self.places)
         self.unused: dict[int, int] = {}  # job -> place, for updates that the last poll reported
+        self.examples: dict[int, int | None] = {}  # job that was sent -> its rows of data, if the task counts them
 
     def close_pipe(self) -> None:
         """Close the pipe to the process, which ends once it has no job to compute."""
@@ -66,6 +67,7 @@ class WorkerHandle:
     def forget(self) -> None:
         """Forget the dead process and its jobs. Updates that it has reported keep their places."""
         self.close_pipe()
+        self.examples.clear()
         self.free = [place for place in self.places if place not in self.unused.values()]
 
 
@@ -95,6 +97,7 @@ class ProcessPool(WorkerPool):
         self._handles = [WorkerHandle(number) for number in range(engine.workers)]
         rules = Rules(job_timeout=engine.job_timeout, start_timeout=engine.start_timeout, ahead=AHEAD)
         self._life = Lifecycle(engine.workers, rules, time.monotonic())
+        self._count = example_counter(task, work)
         self._check_at = 0.0
         self._made = 0
         self._closed = False
@@ -189,6 +192,8 @@ class ProcessPool(WorkerPool):
         while handle.free and (assign := self._life.peek(handle.number)) is not None:
             job, place = assign.job, handle.free.pop()
             self._life.sent(handle.number, place, time.monotonic())
+            if self._count is not None:
+                handle.examples[job.id] = self._count(job)
             try:
                 os.write(handle.inbox, JOB.pack(job.id, job.seed, assign.slot, place))
             except BrokenPipeError:
@@ -215,9 +220,10 @@ class ProcessPool(WorkerPool):
                 life.ready(worker, now)
             return
         place, wanted = life.answered(worker, job, now, seconds if kind == DONE else None)
+        examples = handle.examples.pop(job, None)
         if wanted and kind == DONE:
             handle.unused[job] = place
-            life.report(Arrived(job, self._shared.updates[place], worker, seconds=seconds, checked=True))
+            life.report(Arrived(job, self._shared.updates[place], worker, examples, seconds, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
             life.report(Rejected(job, worker, read_note(self._shared.notes[place])))

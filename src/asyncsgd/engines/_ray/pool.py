@@ -33,7 +33,7 @@ from asyncsgd.engines._ray.cluster import Cluster
 from asyncsgd.engines._ray.handle import AHEAD, LOADING, Call, WorkerHandle, explain, missing
 from asyncsgd.engines._ray.vector_store import VectorStore
 from asyncsgd.engines._ray.worker import Loaded, Worker, WorkerConfig
-from asyncsgd.engines.base import Note, Report, WorkerPool, limited
+from asyncsgd.engines.base import Note, Report, WorkerPool, example_counter, limited
 from asyncsgd.engines.lifecycle import Ask, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.tasks.base import Task
 
@@ -64,7 +64,7 @@ class RayPool(WorkerPool):
         self._cluster: Cluster | None = None
         package = _pack(task, work)
         self._store = VectorStore(self._n, x.dtype, halved=engine.transport is not None)
-        self._queue = CallQueue(self._store, self._life, engine.transport)
+        self._queue = CallQueue(self._store, self._life, engine.transport, example_counter(task, work))
         self._threads = ExitStack()
         # The server applies updates with one thread, so that workers on this machine have the other processors.
         self._threads.enter_context(limited(1))
