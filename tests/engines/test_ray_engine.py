@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -28,6 +29,14 @@ def test_importing_the_engines_does_not_import_ray() -> None:
     program = "import sys, asyncsgd.engines as e; e.ray(2); print('ray' in sys.modules, 'numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_arguments_are_those_of_the_public_interface() -> None:
+    both = ["job_timeout", "start_timeout", "slowdown", "min_seconds"]
+    assert list(inspect.signature(ray).parameters) == ["workers", "address", "at_least", *both, "logs", "runtime_env"]
+    assert list(inspect.signature(asgd.engines.processes).parameters) == ["workers", "devices", "threads", *both]
+    needs = ["workers", "num_cpus", "num_gpus", "resources", "threads"]
+    assert list(inspect.signature(Group).parameters) == needs
 
 
 def test_workers_that_are_all_alike() -> None:
