@@ -14,6 +14,7 @@ import platform
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import costs_on_ray
@@ -39,12 +40,15 @@ def _seconds(options) -> float:
     return 4.0 * options.seconds
 
 
-def updates_per_second(task, seconds: float, expected: float, code: str | None = None, **options) -> float:
-    """Measure `asgd.train` as a user calls it."""
+def updates_per_second(
+    task, seconds: float, expected: float, code: str | None = None, shared_memory: bool = True, **needs
+) -> float:
+    """Measure `asgd.train` as a user calls it. ``needs`` are those of each worker."""
     import asyncsgd as asgd
 
     iterations = max(20, int(seconds * expected))
-    engine = asgd.engines.ray(workers=WORKERS, threads=1, **options)
+    engine = asgd.engines.ray(asgd.engines.Group(WORKERS, threads=1, **needs))
+    engine = replace(engine, shared_memory=shared_memory)
     method = asgd.async_sgd(STEP)
     method = method if code is None else method.compressed(code)
     run = asgd.train(task, method, engine=engine, iterations=iterations, every=iterations, progress=False)

@@ -67,6 +67,27 @@ class KeepsCancelledJobs(Lifecycle):
         return found
 
 
+class CancelForgetsAnotherJob(Lifecycle):
+    """The answer to another job of that worker is not wanted any more."""
+
+    def cancel(self, command: Cancel) -> int | None:
+        found = super().cancel(command)
+        for job, worker in list(self._wanted.items()):
+            if worker.number == command.job.worker:
+                del self._wanted[job]
+                break
+        return found
+
+
+class CancelEmptiesTheQueue(Lifecycle):
+    """The other jobs that wait for that worker are wanted, but never sent."""
+
+    def cancel(self, command: Cancel) -> int | None:
+        found = super().cancel(command)
+        self.workers[command.job.worker].waiting.clear()
+        return found
+
+
 class ReadyEndsDeaths(Lifecycle):
     def ready(self, worker: int, now: float) -> None:
         super().ready(worker, now)
@@ -165,6 +186,8 @@ BUGS: dict[str, Bug] = {
         Bug(TakesJobsForTheAbsent, "jobs: "),
         Bug(KeepsJobsOfTheDead, "jobs: one waits that is not wanted"),
         Bug(KeepsCancelledJobs, "jobs: one waits that is not wanted|sending: "),
+        Bug(CancelForgetsAnotherJob, "jobs: one was forgotten|answer: |cancel: "),
+        Bug(CancelEmptiesTheQueue, "jobs: one was forgotten"),
         Bug(ReadyEndsDeaths, "deaths: counted otherwise"),
         Bug(OnlyUpdatesEndDeaths, "deaths: counted otherwise"),
         Bug(OneClockForAllJobs, "clock: "),

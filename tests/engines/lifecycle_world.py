@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from asyncsgd import methods
+from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import EndedJob, EngineError
 from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Left, Lost, Outcome
 from asyncsgd.core.method import Method
@@ -18,12 +19,22 @@ from asyncsgd.engines.base import Died, Failed, Rejected, Report
 from asyncsgd.engines.lifecycle import Action, Ask, Kill, Lifecycle, Rules, Stage, Start, Stop
 from asyncsgd.testing.engine_contract import Ledger
 
+
+class RestartingUniform(Uniform):
+    """Cancels a stale job of a worker while younger jobs of the same worker stay, which no recipe does."""
+
+    @property
+    def restart_after(self) -> int | None:
+        return 2
+
+
 METHODS: dict[str, Callable[[int], Method]] = {
     "async_sgd": lambda n: methods.async_sgd(0.01),
     "federated": lambda n: methods.federated_async_sgd(0.01, concurrency=3 * n),
     "fedavg": lambda n: methods.fedavg(0.01, clients=n, ask=3 * n),
     "ringmaster": lambda n: methods.ringmaster(0.01, limit=2, stops=True),
     "minibatch": lambda n: methods.minibatch_sgd(0.01),
+    "restarting": lambda n: methods.async_sgd(0.01).using(dispatch=RestartingUniform(3 * n)),
 }
 
 
@@ -309,3 +320,6 @@ class World:
                 assert worker.deaths == twin.deaths, "deaths: counted otherwise"
         for job in self.wanted:
             assert life.wants(job), "jobs: one was forgotten"
+            worker = life.workers[self.ledger.worker[job]]
+            queued = job in worker.sent or any(assign.job.id == job for assign in worker.waiting)
+            assert queued, "jobs: one was forgotten"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from asyncsgd.core.errors import Stopped
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._processes import worker as module
+from asyncsgd.engines.devices import KINDS
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.testing.faults import job_seed
 
@@ -64,3 +68,30 @@ class Employer(Bowl):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.hired = subprocess.Popen([sys.executable, "-c", "pass"])
+
+
+class Choosy(Bowl):
+    """Has a device. Its update says which process it is in, which device it was told, and which GPUs that sees."""
+
+    def __init__(self, broken: str = "") -> None:
+        super().__init__(4)
+        self.device, self.process = "none", 0
+        self.broken = broken
+
+    def use_device(self, device: str) -> None:
+        assert self.device == "none"
+        if device == self.broken:
+            raise RuntimeError(f"{device} is not there\nand never was")
+        self.device, self.process = device, os.getpid()
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        kind, _, number = self.device.partition(":")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        numbers = (KINDS.index(kind), int(number or -1), self.process == os.getpid(), int(visible or -1))
+        return np.array(numbers, dtype=float)
+
+
+def told(update: Vector) -> tuple[str, bool, int]:
+    """(the device, whether it was told in the process that computes, CUDA_VISIBLE_DEVICES or -1), from an update."""
+    kind, number, here, visible = map(int, update)
+    return KINDS[kind] + (f":{number}" if number >= 0 else ""), bool(here), visible

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 from engines.lifecycle_bugs import BUGS
 from engines.lifecycle_world import METHODS, World
@@ -21,7 +22,7 @@ from hypothesis.stateful import (
 )
 from markers import examples
 
-from asyncsgd.core.events import Joined
+from asyncsgd.core.events import Assign, Cancel, Job, Joined
 from asyncsgd.engines.base import Died
 from asyncsgd.engines.lifecycle import Attendance, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.testing import BadEngine
@@ -50,7 +51,7 @@ class LifeMachine(RuleBasedStateMachine):
     @initialize(
         rules=st.integers(0, 3),
         workers=st.integers(1, 4),
-        method=st.integers(0, 4),
+        method=st.integers(0, len(METHODS) - 1),
         seed=st.integers(0, 1000),
         open_at_once=st.sampled_from((True, True, False)),
     )
@@ -163,7 +164,9 @@ def drive(machine: LifeMachine, seed: int) -> None:
     """The same rules, drawn by hand: many histories in the time that Hypothesis needs for one."""
     dice = random.Random(seed)
     who = partial(dice.randrange, 4)
-    machine.begin(dice.randrange(4), dice.randint(1, 4), dice.randrange(5), seed, open_at_once=dice.random() < 0.7)
+    machine.begin(
+        dice.randrange(4), dice.randint(1, 4), dice.randrange(len(METHODS)), seed, open_at_once=dice.random() < 0.7
+    )
     for _ in range(150):
         world = machine.world
         may: list[Callable[[], None]] = [machine.deliver, lambda: machine.pass_time(dice.choice(TIMES))]
@@ -219,6 +222,27 @@ def test_all_that_are_there_join_together_and_in_order() -> None:
     attendance.open()
     attendance.begin()
     assert attendance.take() == [Joined([0, 2])]
+
+
+def test_cancelling_one_job_leaves_the_others_of_that_worker() -> None:
+    life = Lifecycle(1, Rules(ahead=1))
+    life.started(0, 0.0)
+    life.ready(0, 0.0)
+    life.open()
+    life.begin()
+    jobs = [Job(number, 0, 0, 0, 0, seed=number) for number in range(4)]
+    for job in jobs:
+        assert life.assign(Assign(job, np.zeros(2), 0))
+    life.sent(0, "place", 0.0)
+    assert life.cancel(Cancel(jobs[2])) is None  # it waits
+    assert life.cancel(Cancel(jobs[0])) == 0  # it is being computed
+    assert [life.wants(job.id) for job in jobs] == [False, True, False, True]
+    assert life.answered(0, 0, 1.0) == ("place", False)
+    for job in (1, 3):
+        assert life.peek(0) is not None
+        life.sent(0, job, 1.0)
+        assert life.answered(0, job, 1.0, 0.5) == (job, True)
+    assert life.peek(0) is None
 
 
 def test_the_default_limit_is_twenty_times_the_longest_job_and_at_least_five_minutes() -> None:

@@ -7,6 +7,7 @@ A pool of actors takes seconds to start: scenarios are chosen so that each can f
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,9 +28,9 @@ def chosen(*names: str) -> list[str]:
     return [name for name in SCENARIOS if name != "closing"] if ALL else list(names)
 
 
-def check(scenario: str, code: str | None = None, **options: Any) -> None:
+def check(scenario: str, code: str | None = None, shared_memory: bool = True) -> None:
     def engine(*arguments: Any, **more: Any) -> Any:
-        made = asgd.engines.ray(*arguments, **options, **more)
+        made = replace(asgd.engines.ray(*arguments, **more), shared_memory=shared_memory)
         return made if code is None else made.encoding(code)
 
     check_engine(engine, abilities=ABILITIES, only=scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -30,8 +31,16 @@ def test_importing_the_engines_does_not_import_ray() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
+def test_the_arguments_are_those_of_the_public_interface() -> None:
+    both = ["job_timeout", "start_timeout", "slowdown", "min_seconds"]
+    assert list(inspect.signature(ray).parameters) == ["workers", "address", "at_least", *both, "logs", "runtime_env"]
+    assert list(inspect.signature(asgd.engines.processes).parameters) == ["workers", "devices", "threads", *both]
+    needs = ["workers", "num_cpus", "num_gpus", "resources", "threads"]
+    assert list(inspect.signature(Group).parameters) == needs
+
+
 def test_workers_that_are_all_alike() -> None:
-    engine = ray(3, num_cpus=2, num_gpus=0.5, resources={"big": 1}, slowdown={2: 10})
+    engine = ray(Group(3, num_cpus=2, num_gpus=0.5, resources={"big": 1}), slowdown={2: 10})
     assert engine.groups == (Group(3, num_cpus=2, num_gpus=0.5, resources={"big": 1}),)
     assert (engine.workers, engine.threads, engine.transport) == (3, 2, None)
     assert engine.slowdown == (1.0, 1.0, 10.0)
@@ -51,15 +60,7 @@ def test_groups_of_workers() -> None:
         ({"workers": 0}, "workers = 0 must be an integer of at least 1"),
         ({"workers": []}, r"workers = \[\] are not groups; pass a number, or asgd.engines.Group"),
         ({"workers": [2, 3]}, r"workers = \[2, 3\] are not groups"),
-        (
-            {"workers": Group(2), "num_cpus": 2},
-            "num_cpus = 2 is for workers without groups; pass num_cpus to each Group",
-        ),
-        ({"workers": 2, "num_cpus": -1}, "num_cpus = -1 must be a finite number that is not negative"),
-        ({"workers": 2, "resources": {"GPU": 1}}, "names GPU, which has its own option; pass num_gpus=1"),
-        ({"workers": 2, "resources": {"big": 0}}, r"resources\['big'\] = 0 must be a positive"),
-        ({"workers": 2, "resources": ["big"]}, r"resources = \['big'\] is not a mapping"),
-        ({"workers": 2, "threads": 0}, "threads = 0 must be"),
+        ({"workers": 2, "min_seconds": [1]}, r"min_seconds = \[1\] has 1 values for 2 workers"),
         ({"workers": 2, "at_least": 3}, "at_least = 3 is more than the 2 workers"),
         ({"workers": 2, "slowdown": {2: 3}}, "names worker 2, which does not exist"),
         ({"workers": 2, "start_timeout": 0}, "start_timeout = 0 must be"),
@@ -70,6 +71,22 @@ def test_what_cannot_be_asked(options: dict[str, Any], words: str) -> None:
         ray(**options)
 
 
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ({"num_cpus": -1}, "num_cpus = -1 must be a finite number that is not negative"),
+        ({"num_gpus": -1}, "num_gpus = -1 must be a finite number that is not negative"),
+        ({"resources": {"GPU": 1}}, "names GPU, which has its own option; pass num_gpus=1"),
+        ({"resources": {"big": 0}}, r"resources\['big'\] = 0 must be a positive"),
+        ({"resources": ["big"]}, r"resources = \['big'\] is not a mapping"),
+        ({"threads": 0}, "threads = 0 must be"),
+    ],
+)
+def test_what_a_group_cannot_need(needs: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        Group(2, **needs)
+
+
 def test_run_json_says_what_it_takes_to_go_on() -> None:
     before = ray([Group(2), Group(1, num_cpus=2, resources={"big": 1})], address="auto", at_least=2)
     described = json.loads(json.dumps(before.describe()))
@@ -77,8 +94,8 @@ def test_run_json_says_what_it_takes_to_go_on() -> None:
     assert named_engine(described, {}) == before
     assert named_engine(described, {"address": "here:1"}).address == "here:1"
     assert named_engine(described, {"at_least": 1}).at_least == 1
-    one = json.loads(json.dumps(ray(3, num_cpus=2, resources={"big": 1}).describe()))
-    assert named_engine(one, {"workers": 4}) == ray(4, num_cpus=2, resources={"big": 1})
+    one = json.loads(json.dumps(ray(Group(3, num_cpus=2, resources={"big": 1})).describe()))
+    assert named_engine(one, {"workers": 4}) == ray(Group(4, num_cpus=2, resources={"big": 1}))
 
 
 def test_a_change_leaves_the_rest_of_each_group_as_it_was() -> None:
@@ -225,7 +242,7 @@ def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
     here, nowhere = os.open("/dev/null", os.O_RDWR), 10**6
     try:
         worker._config = WorkerConfig(
-            0, 1, "float64", 1, None, 1.0, 0.0, (), (os.getpid(), here, nowhere, nowhere, b"key")
+            0, 1, "float64", 1, None, 1.0, 0.0, "cpu", (), (os.getpid(), here, nowhere, nowhere, b"key")
         )
         before = os.listdir("/proc/self/fd")
         assert not worker._attach()

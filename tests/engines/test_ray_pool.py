@@ -18,8 +18,11 @@ from asyncsgd.engines import Died, EngineError
 from asyncsgd.engines._ray import call_queue as desk_module
 from asyncsgd.engines._ray import pool as crew_module
 from asyncsgd.engines._ray.pool import RayPool
+from asyncsgd.engines._ray.worker import Loaded
 from asyncsgd.engines.job import Kind
 from asyncsgd.testing.bench import Bowl
+
+LOADED = Loaded()
 
 
 @dataclass(eq=False)
@@ -29,7 +32,7 @@ class Stage(FakeRay):
     now: float = 1000.0
     calls: list[str] = field(default_factory=list)
     hello: Any = "a node"
-    load: Any = ("", False)
+    load: Any = LOADED
     far: set[str] = field(default_factory=set)
     """Answers that lie on another node."""
 

@@ -60,7 +60,7 @@ def resumed(folder: Path, least: int) -> None:
 
 # Busy in Python, and busy in a call that does not look at signals.
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["", "seconds=[0, 0, 3600]"])
+@pytest.mark.parametrize("options", ["", "min_seconds=[0, 0, 3600]"])
 def test_a_killed_server_leaves_no_process_and_no_memory(tmp_path: Path, options: str) -> None:
     with started(tmp_path, options) as subject:
         family = subject.relatives()

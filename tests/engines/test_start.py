@@ -189,8 +189,8 @@ def test_loading_has_a_time() -> None:
         ((2,), {"slowdown": [1, 2, 3]}, r"slowdown = \[1, 2, 3\] has 3 values for 2 workers; give one per worker"),
         ((2,), {"slowdown": {2: 3}}, r"slowdown = \{2: 3\} names worker 2, which does not exist; name workers 0..1"),
         ((2,), {"slowdown": [1, 0.5]}, "slowdown = 0.5 makes no worker slower; pass a number of at least 1"),
-        ((2,), {"seconds": [0, -1]}, "seconds = -1.0 makes no worker slower; pass a number of at least 0"),
-        ((2,), {"seconds": [0, float("inf")]}, "seconds = inf"),
+        ((2,), {"min_seconds": [0, -1]}, "min_seconds = -1.0 makes no worker slower; pass a number of at least 0"),
+        ((2,), {"min_seconds": [0, float("inf")]}, "min_seconds = inf"),
     ],
 )
 def test_wrong_parameters(arguments: tuple[Any, ...], options: dict[str, Any], words: str) -> None:
@@ -215,10 +215,11 @@ def test_what_the_record_says() -> None:
     assert engine.describe() == {
         "engine": "processes",
         "workers": 3,
-        "slowdown": (1.0, 2.0, 1.0),
-        "seconds": (),
+        "devices": (),
         "threads_each": 2,
         "start_timeout": 120.0,
+        "slowdown": (1.0, 2.0, 1.0),
+        "min_seconds": (),
     }
     assert engine.threads == 2
     assert np.isfinite(processes(64).threads)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(installed() is None, reason="needs Chromium; get
 def trained(tmp_path_factory):
     """Runs of real workers, by the demo's names, each in its directory."""
     home = tmp_path_factory.mktemp("runs")
-    task, engine = asgd.tasks.quadratic(workers=2, noise=0.1), asgd.engines.processes(2, seconds=[0.001, 0.004])
+    task, engine = asgd.tasks.quadratic(workers=2, noise=0.1), asgd.engines.processes(2, min_seconds=[0.001, 0.004])
     methods = demo.candidates(2)
     return {
         name: asgd.train(

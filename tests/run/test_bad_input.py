@@ -67,7 +67,7 @@ def call(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"seconds": 0.1}, r"seconds = 0\.1 is not a list of numbers; give one per worker: \[0\.1\] \* 2"),
+        ({"min_seconds": 0.1}, r"min_seconds = 0\.1 is not a list of numbers; give one per worker: \[0\.1\] \* 2"),
         ({"slowdown": 2}, r"slowdown = 2 is not a list of numbers; give one per worker: \[2\] \* 2"),
         ({"slowdown": "ab"}, r"slowdown = 'ab' is not a list of numbers; give one per worker: \[1\] \* 2"),
         ({"slowdown": [None, 1]}, "is not a list of numbers"),

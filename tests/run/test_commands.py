@@ -71,13 +71,13 @@ def test_train_replay_and_resume(here: Path) -> None:
     code, said, complaints = call("replay", "runs/Mine-1")
     assert (code, complaints) == (0, "")
     assert "All 40 updates match, and the final model is bit-for-bit identical." in said
-    options = ("--iterations", "60", "--workers", "3", "--seconds", "0,0,0.01", "--json")
+    options = ("--iterations", "60", "--workers", "3", "--min-seconds", "0,0,0.01", "--json")
     code, said, complaints = call("train", "--resume", "--directory", "runs/Mine-1", *options)
     assert (code, complaints) == (0, "")
     row = json.loads(said)
     assert (row["iterations"], row["concurrency"], row["state"]) == (60, 3, "done")
     engine = json.loads((here / "runs/Mine-1/run.json").read_text("utf-8"))["engine"]
-    assert (engine["workers"], engine["seconds"]) == (3, [0, 0, 0.01])
+    assert (engine["workers"], engine["min_seconds"]) == (3, [0, 0, 0.01])
     code, said, _ = call("replay", "runs/Mine-1", "--stop", "45", "--json")
     assert (code, json.loads(said)["iterations"]) == (0, 45)
 
@@ -209,7 +209,10 @@ def test_the_engine_of_a_resumed_run() -> None:
             ("--resume", "--directory", "x", "--seed", "1"),
             "--seed = 1 cannot change in the middle of a run; leave it out",
         ),
-        (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--seconds", "1;2"), "is not a list of numbers"),
+        (
+            ("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--min-seconds", "1;2"),
+            "is not a list of numbers",
+        ),
     ],
 )
 def test_what_cannot_be_trained(here: Path, arguments: tuple[str, ...], words: str) -> None:

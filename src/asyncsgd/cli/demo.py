@@ -91,7 +91,7 @@ def measure(workers: int, slowdown: float, directory: Path) -> dict[str, Trainin
     if slowdown < 1:
         raise BadParameter("slowdown", slowdown, "makes the last worker faster than the others", "pass at least 1")
     task = _digits()
-    engine = processes(workers, seconds=_durations(workers, slowdown))
+    engine = processes(workers, min_seconds=_durations(workers, slowdown))
     runs: dict[str, TrainingRun] = {}
     console = Console(stderr=True)
     columns = (TextColumn("{task.fields[name]:>15}"), BarColumn(bar_width=24), TextColumn("{task.description}"))

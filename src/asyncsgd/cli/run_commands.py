@@ -42,7 +42,7 @@ WORKERS, METHOD, SEED = 4, "delay_adaptive", 0
 """The defaults of a new run."""
 ENGINES = ("processes", "ray")
 ENGINE_OPTIONS = (
-    *("workers", "threads", "slowdown", "seconds", "job_timeout", "start_timeout"),
+    *("workers", "devices", "threads", "slowdown", "min_seconds", "job_timeout", "start_timeout"),
     *("address", "num_cpus", "num_gpus", "resource", "at_least", "working_dir"),
 )
 """The options of ``asyncsgd train`` that describe the workers; those of the method are `lookup.OPTIONS`."""
@@ -121,9 +121,11 @@ def _engine_name(given: Given) -> str | None:
 
 def _engine_options(given: Given) -> dict[str, Any]:
     options = _pick(given, ENGINE_OPTIONS)
-    for name in ("slowdown", "seconds"):
+    for name in ("slowdown", "min_seconds"):
         if name in options:
-            options[name] = numbers(f"--{name}", options[name])
+            options[name] = numbers(f"--{name.replace('_', '-')}", options[name])
+    if "devices" in options:
+        options["devices"] = options["devices"].split(",")
     if "resource" in options:
         pairs = options.pop("resource")
         options["resources"] = settings(pairs, "--resource", "NAME=AMOUNT, for instance big=1")

@@ -125,6 +125,15 @@ def train(
             rich_help_panel=WORKERS,
         ),
     ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="cuda:0,cuda:1",
+            help="Devices that the processes compute on, in turn. With --engine ray use --num-gpus.",
+            show_default="the GPUs if the task can use them, else cpu",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -134,13 +143,17 @@ def train(
     slowdown: Annotated[
         str | None,
         typer.Option(
-            metavar="1,1,1,10", help="Simulated slowdown factors, one value per worker.", rich_help_panel=WORKERS
+            metavar="1,1,1,10",
+            help="Artificial slowdown for experiments: one factor per worker.",
+            rich_help_panel=WORKERS,
         ),
     ] = None,
-    seconds: Annotated[
+    min_seconds: Annotated[
         str | None,
         typer.Option(
-            metavar=".1,.1,1", help="Simulated seconds per job, one value per worker.", rich_help_panel=WORKERS
+            metavar=".1,.1,1",
+            help="Artificial delay for experiments: the least seconds of a job, one number per worker.",
+            rich_help_panel=WORKERS,
         ),
     ] = None,
     max_failures: Annotated[
@@ -168,7 +181,12 @@ def train(
         float | None, typer.Option(help="CPUs that Ray reserves per worker.", show_default="1", rich_help_panel=RAY)
     ] = None,
     num_gpus: Annotated[
-        float | None, typer.Option(help="GPUs that Ray reserves per worker.", show_default="0", rich_help_panel=RAY)
+        float | None,
+        typer.Option(
+            help="GPUs that Ray reserves per worker, which computes on the first of them.",
+            show_default="0",
+            rich_help_panel=RAY,
+        ),
     ] = None,
     resource: Annotated[
         list[str] | None,

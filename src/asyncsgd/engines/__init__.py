@@ -1,8 +1,8 @@
 """Engines compute jobs for real: in worker processes on this machine, or on a Ray cluster.
 
 ``base`` is what every engine implements, ``lifecycle`` decides when a worker is started, killed or given up, ``job``
-computes one job in a worker, and ``compression`` rounds updates to 16 bits.
-``_processes`` and ``_ray`` are the two engines.
+computes one job in a worker, ``devices`` tells the worker's task which GPU to use, and ``compression`` rounds updates
+to 16 bits. ``_processes`` and ``_ray`` are the two engines.
 """
 
 from asyncsgd.core.errors import EngineError

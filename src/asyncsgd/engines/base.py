@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import TracebackType
@@ -18,9 +18,10 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Arrived, Command, Joined, Left, Lost
+from asyncsgd.core.events import Arrived, Command, Job, Joined, Left, Lost
+from asyncsgd.core.random import derive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Work
+from asyncsgd.core.work import Gradient, Work
 from asyncsgd.tasks.base import Task
 
 # Threads of the numerical libraries. Too many are expensive: two workers with two threads each on two processors are
@@ -92,6 +93,43 @@ def per_worker(
         if not nothing <= value < float("inf"):
             raise BadParameter(name, value, "makes no worker slower", f"pass a number of at least {nothing:g}")
     return values
+
+
+# The rows of data that a job uses, for the trace.
+
+
+def example_counter(task: Any, work: Work) -> Callable[[Job], int | None] | None:
+    """Return a function that counts the rows of a job; None if the task has no method ``examples``.
+
+    The task's ``examples(worker, seed, batch)`` is the number of rows of one mini-batch, or None if it is unknown. It
+    depends on its arguments alone, so the server asks it, and no message has to carry the answer.
+
+    >>> class Rows:
+    ...     def examples(self, worker, seed, batch):
+    ...         return 32
+    >>> counted = example_counter(Rows(), Gradient())
+    >>> counted(Job(0, 0, 0, 0, 0, seed=1))
+    32
+    """
+    rows = getattr(task, "examples", None)
+    if not callable(rows):
+        return None
+    seed_of = _same if isinstance(work, Gradient) else derive
+
+    def counted(job: Job) -> int | None:
+        total = 0
+        for step in range(job.steps):
+            found = rows(job.worker, seed_of(job.seed, step), job.batch + step)
+            if found is None:
+                return None
+            total += found
+        return total
+
+    return counted
+
+
+def _same(seed: int, step: int) -> int:
+    return seed
 
 
 @dataclass(frozen=True, slots=True)

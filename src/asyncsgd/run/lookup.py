@@ -149,17 +149,18 @@ def method_options(given: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, 
 
 
 def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> Engine:
-    """Return the engine that run.json describes, with changes. A new number of workers resets slowdown and seconds.
+    """Return the engine that run.json describes, with changes. A new number of workers resets the artificial delays.
 
-    >>> named_engine({"engine": "processes", "workers": 2, "seconds": [0, 1]}, {"threads": 1}).describe()["seconds"]
-    (0.0, 1.0)
+    >>> named_engine({"engine": "processes", "workers": 2, "slowdown": [1, 3]}, {"threads": 1}).describe()["slowdown"]
+    (1.0, 3.0)
     """
     options = {key: value for key, value in described.items() if key != "engine"}
-    for name in ("slowdown", "seconds"):
+    for name in ("slowdown", "min_seconds"):
         options[name] = None if "workers" in changes else options.get(name) or None
     match described.get("engine"):
         case "processes":
             options["threads"] = options.pop("threads_each", None)
+            options["devices"] = options.get("devices") or None
             return processes(**_known(processes, {**options, **changes}, "--engine ray"))
         case "ray":
             return _on_ray(options, dict(changes))

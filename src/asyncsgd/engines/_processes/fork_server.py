@@ -159,7 +159,9 @@ class ForkServer:
                 inbox=inbox,
                 outbox=outbox,
                 shared=Shared.opened(descriptors, request["n"], request["dtype"], request["places"]),
-                rules=JobRules(request["threads"], request["slowdown"], request["seconds"]),
+                note=request["note"],
+                device=request["device"],
+                rules=JobRules(request["threads"], request["slowdown"], request["min_seconds"]),
             )
             serve(place, self._task, self._work)
             status = 0

@@ -24,14 +24,15 @@ import time
 from contextlib import ExitStack
 from typing import cast
 
-from asyncsgd.core.errors import EngineError
+from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines._processes import Processes
 from asyncsgd.engines._processes.fork_client import ForkClient
-from asyncsgd.engines._processes.shared_memory import JOB, REPORT, Shared, read_note
-from asyncsgd.engines.base import Failed, Rejected, Report, WorkerPool, limited
+from asyncsgd.engines._processes.shared_memory import JOB, NO_DEVICE, REPORT, Shared, read_note
+from asyncsgd.engines.base import Failed, Rejected, Report, WorkerPool, example_counter, limited
+from asyncsgd.engines.devices import visible_gpus
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Kill, Lifecycle, Rules, Stage, Start, Stop
 from asyncsgd.tasks.base import Task
@@ -55,6 +56,7 @@ class WorkerHandle:
         self.places = range(AHEAD * number, AHEAD * (number + 1))
         self.free = list(self.places)
         self.unused: dict[int, int] = {}  # job -> place, for updates that the last poll reported
+        self.examples: dict[int, int | None] = {}  # job that was sent -> its rows of data, if the task counts them
 
     def close_pipe(self) -> None:
         """Close the pipe to the process, which ends once it has no job to compute."""
@@ -65,6 +67,7 @@ class WorkerHandle:
     def forget(self) -> None:
         """Forget the dead process and its jobs. Updates that it has reported keep their places."""
         self.close_pipe()
+        self.examples.clear()
         self.free = [place for place in self.places if place not in self.unused.values()]
 
 
@@ -90,9 +93,11 @@ class ProcessPool(WorkerPool):
 
     def __init__(self, engine: Processes, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
+        self._devices = engine.devices_for(task)  # raises before anything is started
         self._handles = [WorkerHandle(number) for number in range(engine.workers)]
         rules = Rules(job_timeout=engine.job_timeout, start_timeout=engine.start_timeout, ahead=AHEAD)
         self._life = Lifecycle(engine.workers, rules, time.monotonic())
+        self._count = example_counter(task, work)
         self._check_at = 0.0
         self._made = 0
         self._closed = False
@@ -187,6 +192,8 @@ class ProcessPool(WorkerPool):
         while handle.free and (assign := self._life.peek(handle.number)) is not None:
             job, place = assign.job, handle.free.pop()
             self._life.sent(handle.number, place, time.monotonic())
+            if self._count is not None:
+                handle.examples[job.id] = self._count(job)
             try:
                 os.write(handle.inbox, JOB.pack(job.id, job.seed, assign.slot, place))
             except BrokenPipeError:
@@ -207,12 +214,16 @@ class ProcessPool(WorkerPool):
         life, worker = self._life, handle.number
         now = time.monotonic()
         if kind == READY:
-            life.ready(worker, now)
+            if job == NO_DEVICE:
+                self._has_no_device(handle, read_note(self._shared.notes[handle.places[0]]))
+            else:
+                life.ready(worker, now)
             return
         place, wanted = life.answered(worker, job, now, seconds if kind == DONE else None)
+        examples = handle.examples.pop(job, None)
         if wanted and kind == DONE:
             handle.unused[job] = place
-            life.report(Arrived(job, self._shared.updates[place], worker, seconds=seconds, checked=True))
+            life.report(Arrived(job, self._shared.updates[place], worker, examples, seconds, checked=True))
             return
         if wanted and kind == Kind.REJECTED:
             life.report(Rejected(job, worker, read_note(self._shared.notes[place])))
@@ -234,12 +245,21 @@ class ProcessPool(WorkerPool):
         self._life.started(handle.number, time.monotonic())
         request = {"do": "fork", "worker": handle.number, "n": self._n, "dtype": self.dtype.name}
         request |= {"places": AHEAD * len(self._handles), "threads": self._engine.threads}
-        request |= self._engine.pretence(handle.number)
+        request |= {"note": handle.places[0], "device": self._devices[handle.number]}
+        request |= self._engine.delays(handle.number)
         self._shared.make(handle.places)
         try:
             self._forks.send(request, [reader, self._outbox_writer, *self._shared.descriptors])
         finally:
             os.close(reader)
+
+    def _has_no_device(self, handle: WorkerHandle, problem: str) -> None:
+        """End the start, or record why a replacement dies: its process ends by itself."""
+        device = self._devices[handle.number]
+        if not self._life.opened:
+            fix = f"pass devices that this machine has (GPUs that PyTorch sees: {visible_gpus()}), or devices='cpu'"
+            raise BadParameter("devices", device, f"cannot be used by worker {handle.number} ({problem})", fix)
+        self._life.condemn(handle.number, f"cannot use the device {device} ({problem})")
 
     def _await_all(self) -> None:
         """Wait until every worker is ready. All join in one report, in order, so that equal runs begin equally."""

@@ -29,6 +29,10 @@ JOB = Struct("<qQii")
 REPORT = Struct("<iiqd")
 """Worker to server, one pipe for all workers: `asyncsgd.engines.job.Kind`, worker, job, seconds of computing."""
 
+NO_DEVICE = -2
+"""In a report of kind READY, in place of the job: the worker is not ready, because its task cannot use its device. The
+note of its first place says why, and the worker ends."""
+
 NOTE = 16_384
 """Bytes of an error text from a worker: a traceback, or what is wrong with an update."""
 

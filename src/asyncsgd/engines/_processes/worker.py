@@ -18,7 +18,8 @@ from typing import Any
 from asyncsgd.core.errors import Stopped
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines._processes.shared_memory import JOB, REPORT, Shared, write_note
+from asyncsgd.engines._processes.shared_memory import JOB, NO_DEVICE, REPORT, Shared, write_note
+from asyncsgd.engines.devices import tell
 from asyncsgd.engines.job import JobRules, JobRunner, Kind
 
 PATIENCE = 1e-4
@@ -30,12 +31,15 @@ time to wake up."""
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What a worker process needs: its number, its pipes, the shared memory, and how it computes."""
+    """What a worker process needs: its number, its pipes, the shared memory, its device, and how it computes."""
 
     worker: int
     inbox: int
     outbox: int
     shared: Shared
+    note: int
+    """The place for the note that says why the worker cannot start."""
+    device: str
     rules: JobRules
 
 
@@ -77,6 +81,11 @@ def serve(place: WorkerSetup, task: Any, work: Work) -> None:
     run = StoppableRunner(task, work, place)
     signal.signal(signal.SIGUSR1, run.stop)
     receive = _receiver(place.inbox)
+    # This process owns its device: the fork server never opened it, as a GPU cannot be used on both sides of a fork.
+    if problem := tell(task, place.device):
+        write_note(shared.notes[place.note], problem)
+        _report(place, Kind.READY, NO_DEVICE, 0.0)
+        return
     _report(place, Kind.READY, -1, 0.0)
     while message := receive():
         job, seed, slot, target = JOB.unpack(message)

@@ -1,9 +1,8 @@
 """Workers on a Ray cluster: ``asgd.engines.ray(workers=4)``. Ray itself is imported when the workers start.
 
-``cluster`` connects to a cluster or starts one; ``cluster_probe`` first checks that one answers, and ``orphan_cleanup``
-leaves nothing of a started one behind. ``pool`` is the server's side of the workers, ``handle`` its data about one of
-them, ``call_queue`` the unanswered calls, and ``vector_store`` the way that points and updates take. ``worker`` is what
-runs on the other side.
+``cluster`` connects to a cluster or starts one, and ``orphan_cleanup`` leaves nothing of a started one behind. ``pool``
+is the server's side of the workers, ``handle`` its data about one of them, ``call_queue`` the unanswered calls, and
+``vector_store`` the way that points and updates take. ``worker`` is what runs on the other side.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool, per_worker
 from asyncsgd.engines.compression import check_transport
+from asyncsgd.engines.devices import CPU, check_task
 from asyncsgd.tasks.base import Task
 
 
@@ -26,15 +26,18 @@ from asyncsgd.tasks.base import Task
 class Group:
     """Workers with the same needs: where Ray may place them, and how many threads they compute with.
 
+    Each worker has one device: the first GPU that Ray assigned to it, or the CPU if ``num_gpus`` is 0.
+
     Args:
         workers: Number of workers in this group.
         num_cpus: Processors per worker, as Ray counts them. Workers with a fraction share a processor.
-        num_gpus: GPUs per worker. Workers with a fraction share a GPU.
+        num_gpus: GPUs per worker. Workers with a fraction share a GPU. The task needs a method ``use_device(device)``,
+            which `asyncsgd.tasks.torch` has.
         resources: Custom resources per worker, by the names that the nodes use: ``{"big": 1}``.
         threads: CPU threads per worker. Default: the whole processors of the worker.
 
-    >>> Group(2, num_cpus=4).threads_each
-    4
+    >>> Group(2, num_cpus=4).threads_each, Group(1, num_gpus=1).device
+    (4, 'cuda:0')
     """
 
     workers: int
@@ -63,6 +66,11 @@ class Group:
         return self.threads or max(1, int(self.num_cpus))
 
     @property
+    def device(self) -> str:
+        """The name of each worker's device. Ray shows a worker only its own GPUs, so the first one is ``cuda:0``."""
+        return "cuda:0" if self.num_gpus else CPU
+
+    @property
     def needs(self) -> dict[str, float]:
         """The resources that one worker takes from its node, by Ray's names."""
         wanted = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
@@ -76,14 +84,16 @@ class Ray(Engine):
     groups: tuple[Group, ...] = ()
     address: str | None = None
     at_least: int | None = None
-    transport: str | None = None
-    slowdown: tuple[float, ...] = ()
-    seconds: tuple[float, ...] = ()
     job_timeout: float | None = None
     start_timeout: float = 120.0
-    shared_memory: bool = True
+    slowdown: tuple[float, ...] = ()
+    min_seconds: tuple[float, ...] = ()
     logs: bool = False
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
+    transport: str | None = None
+    shared_memory: bool = True
+    """Whether workers on this machine share memory with the server. Tests and benchmarks set it to False, so that these
+    workers use the object store, as workers on other machines do."""
 
     @property
     def group(self) -> tuple[Group, ...]:
@@ -107,6 +117,9 @@ class Ray(Engine):
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         from asyncsgd.engines._ray.pool import RayPool
 
+        for group in self.groups:
+            if group.num_gpus:
+                check_task(task, "num_gpus", group.num_gpus)
         return RayPool(self, task, work, x)
 
     def encoding(self, code: str) -> Ray:
@@ -123,6 +136,7 @@ class Ray(Engine):
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values |= {"groups": [asdict(group) for group in self.groups]}
         del values["runtime_env"]  # it may hold passwords, and users share run.json
+        del values["shared_memory"]  # it changes no number
         values["working_dir"] = self._working_dir
         return {"engine": "ray", **{k: v for k, v in values.items() if v is not None}}
 
@@ -131,16 +145,11 @@ def ray(
     workers: int | Group | Sequence[Group],
     *,
     address: str | None = None,
-    num_cpus: float | None = None,
-    num_gpus: float | None = None,
-    resources: Mapping[str, float] | None = None,
-    threads: int | None = None,
     at_least: int | None = None,
-    slowdown: Sequence[float] | Mapping[int, float] | None = None,
-    seconds: Sequence[float] | Mapping[int, float] | None = None,
     job_timeout: float | None = None,
     start_timeout: float = 120.0,
-    shared_memory: bool = True,
+    slowdown: Sequence[float] | Mapping[int, float] | None = None,
+    min_seconds: Sequence[float] | Mapping[int, float] | None = None,
     logs: bool = False,
     runtime_env: Mapping[str, Any] | None = None,
 ) -> Ray:
@@ -150,33 +159,29 @@ def ray(
     worker that dies, on another node if necessary. Meanwhile the run continues with the other workers.
 
     Args:
-        workers: Largest number of workers; or one `Group`, or several where their needs differ.
+        workers: Largest number of workers with one processor each; or a `Group` if they need anything else, such as a
+            GPU; or a list of groups where their needs differ.
         address: ``"auto"`` for the cluster that this machine belongs to (or ``RAY_ADDRESS``). ``"host:6379"`` if the
             machine belongs to several clusters; it must be a node of this one. None: the cluster that this process is
             connected to, or else a Ray that is started for this run only, on loopback and without a dashboard.
-        num_cpus: Processors per worker, as Ray counts them. Default: 1.
-        num_gpus: GPUs per worker. Workers with a fraction share a GPU.
-        resources: Custom resources per worker, by the names that the nodes use: ``{"big": 1}``.
-        threads: CPU threads per worker. Default: the whole processors of the worker.
         at_least: Start once this many workers are ready; the others join later. Default: all workers.
-        slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
-            ``{worker: factor}``.
-        seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per worker
-            or ``{worker: seconds}``.
         job_timeout: Seconds after which the engine gives up a job and replaces its worker. Default: 20 times the
             longest job so far, and at least 5 minutes.
         start_timeout: Seconds to wait for ``at_least`` workers to be ready, for a worker to load the task, and for any
             worker to come back if all are gone, before the run stops.
-        shared_memory: Whether workers on this machine share memory with the server instead of using the object store.
+        slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
+            ``{worker: factor}``.
+        min_seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per
+            worker or ``{worker: seconds}``.
         logs: Whether Ray shows on this terminal what workers print.
         runtime_env: What Ray prepares for the workers: ``{"working_dir": ".", "pip": [...]}``.
 
     >>> ray([Group(4), Group(2, num_cpus=2, resources={"big": 1})], address="auto").threads
     [1, 1, 1, 1, 2, 2]
+
+    docs/guides/cluster.md shows how to start a cluster, and how to use GPUs.
     """
-    alike = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources, "threads": threads}
-    given = {name: value for name, value in alike.items() if value is not None}
-    groups = _groups(workers, given)
+    groups = _groups(workers)
     total = sum(group.workers for group in groups)
     if at_least is not None:
         count("at_least", at_least)
@@ -190,23 +195,19 @@ def ray(
         groups=groups,
         address=address,
         at_least=at_least,
-        slowdown=per_worker("slowdown", slowdown, total, nothing=1.0),
-        seconds=per_worker("seconds", seconds, total, nothing=0.0),
         job_timeout=job_timeout,
         start_timeout=start_timeout,
-        shared_memory=shared_memory,
+        slowdown=per_worker("slowdown", slowdown, total, nothing=1.0),
+        min_seconds=per_worker("min_seconds", min_seconds, total, nothing=0.0),
         logs=logs,
         runtime_env=runtime_env,
     )
 
 
-def _groups(workers: int | Group | Sequence[Group], given: dict[str, Any]) -> tuple[Group, ...]:
+def _groups(workers: int | Group | Sequence[Group]) -> tuple[Group, ...]:
     if isinstance(workers, Group | Sequence):
         groups = (workers,) if isinstance(workers, Group) else tuple(workers)
         if not groups or not all(isinstance(group, Group) for group in groups):
             raise BadParameter("workers", workers, "are not groups", "pass a number, or asgd.engines.Group(4), ...")
-        if given:
-            name, value = next(iter(given.items()))
-            raise BadParameter(name, value, "is for workers without groups", f"pass {name} to each Group")
         return groups
-    return (Group(workers, **given),)
+    return (Group(workers),)

@@ -12,12 +12,12 @@ unless they were lost with their node. Only the polling thread calls these metho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.events import Arrived, Assign, Cancel, Lost
+from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._ray.handle import Call, WorkerHandle
 from asyncsgd.engines._ray.vector_store import VectorStore
@@ -33,8 +33,14 @@ AT_ONCE = 16
 class CallQueue:
     """The unanswered calls of all workers. Jobs of one worker are sent and answered first in, first out."""
 
-    def __init__(self, store: VectorStore, life: Lifecycle, transport: str | None) -> None:
-        self._store, self._life = store, life
+    def __init__(
+        self,
+        store: VectorStore,
+        life: Lifecycle,
+        transport: str | None,
+        count: Callable[[Job], int | None] | None = None,
+    ) -> None:
+        self._store, self._life, self._count = store, life, count
         self._unpacking = None if transport is None else Unpacking(transport)
         self._reserved: dict[int, tuple[int, int]] = {}  # job that the server waits for -> worker, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
@@ -123,6 +129,8 @@ class CallQueue:
         if point is None:
             return False
         handle.free.pop()
+        if self._count is not None:
+            call.examples = self._count(assign.job)
         used = self._life.sent(handle.number, None, time.monotonic())
         self.note(call, handle.compute.remote(assign.job.seed, point, call.place, used))
         return True
@@ -181,7 +189,7 @@ class CallQueue:
             self._taken.append(call)
             handle.unused.append(call.place)
             update = self._store.updates[call.place] if handle.shares else self._unpacked(answer)
-            return Arrived(call.job, update, handle.number, seconds=seconds, checked=True)
+            return Arrived(call.job, update, handle.number, call.examples, seconds, checked=True)
         self._store.used(call)
         handle.free.append(call.place)
         self._send_held_back()

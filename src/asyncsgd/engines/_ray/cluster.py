@@ -6,6 +6,9 @@ import importlib
 import os
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -16,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncsgd import _files
-from asyncsgd.core.errors import EngineError, MissingLibrary
+from asyncsgd.core.errors import EngineError, MissingLibrary, UsageError
 from asyncsgd.engines._ray import Ray
-from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, probe
 from asyncsgd.engines._ray.orphan_cleanup import OrphanCleanup
 
 LOOPBACK = "127.0.0.1"
@@ -28,6 +30,11 @@ PREFIX = "asgd-ray-"
 LEAST_STORE = 100 * 1024**2
 SPARE = 0.6
 """The fraction of the object store that vectors may fill. The rest is for Ray, for the task, and for fragmentation."""
+
+ANSWER = 5.0
+"""Seconds in which the process at the address must answer. Ray itself tries for 107."""
+NEARBY = 5.0
+"""Seconds in which a node of the cluster must be found on this machine. Ray itself looks for 60."""
 
 GIVES_UP = 50.0
 """Ray tries at least this many seconds to connect before it gives up."""
@@ -102,11 +109,10 @@ class Cluster:
         address = engine.address
         if address == "auto":
             address = _found()
-        probe(address)
         complaint = f"the Ray cluster at {address} refused the connection"
         near = address.rpartition(":")[0] in (LOOPBACK, "localhost", "[::1]")
         with loopback() if near else nullcontext():
-            check_node(address)
+            probe(address)
             self._init(complaint, address=address, **_common(engine))
 
     def _init(self, complaint: str, **options: Any) -> None:
@@ -242,6 +248,90 @@ def _found() -> str:
             "start one with `ray start --head`, pass its address, or leave the address out to start one for this run"
         )
     return str(found)
+
+
+PROBE = """
+import signal, sys
+sys.path[:] = {path!r}
+try:
+    from ray._private.services import GcsClient, get_node_to_connect_for_driver
+except ImportError:
+    sys.exit()  # a version of Ray with other internal names: the connection itself will show what is wrong
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+signal.setitimer(signal.ITIMER_REAL, {answer})
+head = GcsClient(address={address!r})
+signal.setitimer(signal.ITIMER_REAL, {answer} + {nearby})
+try:
+    get_node_to_connect_for_driver(head, timeout_seconds={nearby})
+except TypeError:
+    pass
+"""
+"""The program that asks Ray's own client whether a head node answers, and whether this machine is one of its nodes. It
+runs in a process of its own, because that client waits for half a minute, or ends the process, if anything else listens
+at the address. The alarm ends the process even inside the client's compiled code."""
+
+
+def probe(address: str) -> None:
+    """Raise `EngineError` within seconds unless a Ray cluster answers at the address, and this machine is its node.
+
+    Without this check Ray itself would try for minutes, and end with an error that does not name the cause.
+    """
+    if address.startswith("ray://"):
+        raise EngineError(
+            f"address = {address!r} is a proxy that would copy every vector; run this on a node of the cluster "
+            "with address = 'auto', or pass host:6379"
+        )
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise EngineError(f"address = {address!r} has no port; write host:6379 or auto")
+    hint = "is the head node up (`ray start --head`), and the port open from here?"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except TimeoutError as error:
+        raise EngineError(f"no answer from {address} in {ANSWER:g} s; {hint}") from error
+    except OSError as error:
+        raise EngineError(f"no Ray cluster can be reached at {address} ({error.strerror or error}); {hint}") from error
+    path = [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
+    program = PROBE.format(path=path, address=address, answer=ANSWER, nearby=NEARBY)
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == 0:
+        return
+    reason = (done.stderr.strip().splitlines() or [f"Ray's client ended with exit code {done.returncode}"])[-1]
+    if reason.startswith("RuntimeError: "):
+        raise EngineError(
+            f"this machine is not a node of the Ray cluster at {address} ({reason.partition(': ')[2]}); make it one "
+            f"with `ray start --address={address}`, or train on a node of the cluster"
+        )
+    why = f"no answer in {ANSWER:g} s" if done.returncode == -signal.SIGALRM else reason.rstrip(" :")
+    raise EngineError(
+        f"the process at {address} is not a Ray cluster ({why}); check the address, which may be that of a cluster "
+        "that has ended"
+    )
+
+
+def check_connected(ray: Any, engine: Ray) -> None:
+    """Raise `UsageError` if this process is connected to another cluster, or too early for ``working_dir``."""
+    here = ray.get_runtime_context().gcs_address
+    if engine.address not in (None, "auto") and _place(engine.address) != _place(here):
+        raise UsageError(
+            f"address = {engine.address!r}, but this process is connected to the Ray cluster at {here}; leave the "
+            "address out, or call ray.shutdown() first"
+        )
+    directory = str((engine.runtime_env or {}).get("working_dir", ""))
+    if directory and "://" not in directory:
+        raise UsageError(
+            f"working_dir = {directory!r} cannot be sent, as this process is already connected to Ray; "
+            "pass runtime_env to ray.init(...), or call ray.shutdown() first"
+        )
+
+
+def _place(address: str) -> tuple[str, str]:
+    """Return (IP address, port), so that two names of one machine compare equal; an unknown name is returned as is."""
+    host, _, port = address.rpartition(":")
+    try:
+        return str(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0][4][0]), port
+    except OSError:
+        return host, port
 
 
 def _folder() -> tuple[Path, int]:

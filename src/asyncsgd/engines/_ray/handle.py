@@ -85,6 +85,8 @@ class Call:
     method: str
     job: int = -1
     place: int = -1
+    examples: int | None = None
+    """The rows of data of the job, if the task counts them."""
     version: Any = None
     """The `Version` that holds its point in the object store; None if the point is not there."""
     reference: Any = None

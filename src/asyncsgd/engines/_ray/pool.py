@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.errors import EngineError, UsageError
+from asyncsgd.core.errors import BadParameter, EngineError, UsageError
 from asyncsgd.core.events import Assign, Command
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
@@ -32,8 +32,8 @@ from asyncsgd.engines._ray.call_queue import CallQueue
 from asyncsgd.engines._ray.cluster import Cluster
 from asyncsgd.engines._ray.handle import AHEAD, LOADING, Call, WorkerHandle, explain, missing
 from asyncsgd.engines._ray.vector_store import VectorStore
-from asyncsgd.engines._ray.worker import Worker, WorkerConfig
-from asyncsgd.engines.base import Note, Report, WorkerPool, limited
+from asyncsgd.engines._ray.worker import Loaded, Worker, WorkerConfig
+from asyncsgd.engines.base import Note, Report, WorkerPool, example_counter, limited
 from asyncsgd.engines.lifecycle import Ask, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.tasks.base import Task
 
@@ -64,7 +64,7 @@ class RayPool(WorkerPool):
         self._cluster: Cluster | None = None
         package = _pack(task, work)
         self._store = VectorStore(self._n, x.dtype, halved=engine.transport is not None)
-        self._queue = CallQueue(self._store, self._life, engine.transport)
+        self._queue = CallQueue(self._store, self._life, engine.transport, example_counter(task, work))
         self._threads = ExitStack()
         # The server applies updates with one thread, so that workers on this machine have the other processors.
         self._threads.enter_context(limited(1))
@@ -158,14 +158,22 @@ class RayPool(WorkerPool):
             threads=handle.group.threads_each,
             transport=engine.transport,
             slowdown=engine.slowdown[number] if engine.slowdown else 1.0,
-            seconds=engine.seconds[number] if engine.seconds else 0.0,
+            min_seconds=engine.min_seconds[number] if engine.min_seconds else 0.0,
+            device=handle.group.device,
             path=tuple(os.path.abspath(entry) for entry in sys.path),
             memory=self._store.memory if engine.shared_memory else None,
         )
         self._queue.note(Call(handle, "load"), handle.actor.load.remote(self._package, config))
 
-    def _loaded(self, handle: WorkerHandle, error: str, shares: bool) -> None:
-        number = handle.number
+    def _loaded(self, handle: WorkerHandle, loaded: Loaded) -> None:
+        number, (error, no_device, shares) = handle.number, loaded
+        if no_device:
+            if not self._life.opened:
+                problem = f"gave worker {number} on node {handle.node} a GPU that its task cannot use ({no_device})"
+                fix = "install the GPU's driver and a PyTorch with CUDA on that node, or pass num_gpus=0"
+                raise BadParameter("num_gpus", handle.group.num_gpus, problem, fix)
+            self._died(handle, f"cannot use its GPU ({no_device})")
+            return
         if error:
             if not self._life.opened:
                 raise UsageError(
@@ -204,8 +212,7 @@ class RayPool(WorkerPool):
                 handle.node = answer
                 self._load(handle)
             case "load":
-                error, shares = answer
-                self._loaded(handle, error, shares)
+                self._loaded(handle, answer)
             case "ping":
                 self._life.heard(handle.number, time.monotonic())
             case "compute":

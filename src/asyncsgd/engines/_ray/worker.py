@@ -11,13 +11,14 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._processes.shared_memory import Slots
 from asyncsgd.engines.compression import Rounding, Unpacking
+from asyncsgd.engines.devices import CPU, tell
 from asyncsgd.engines.job import JobRules, JobRunner
 
 KEY = 16
@@ -34,11 +35,24 @@ class WorkerConfig:
     threads: int
     transport: str | None
     slowdown: float
-    seconds: float
+    min_seconds: float
+    device: str
+    """The name of the device that the task is told to use."""
     path: tuple[str, ...]
     """The server's module path. The worker appends those entries that exist on its machine to its own path."""
     memory: tuple[int, int, int, int, bytes] | None
     """The server's process id, its descriptors of points, updates and key, and the key. None: do not share memory."""
+
+
+class Loaded(NamedTuple):
+    """The answer to `Worker.load`."""
+
+    error: str = ""
+    """The traceback of a task that could not be loaded."""
+    no_device: str = ""
+    """Why the task cannot use its GPU."""
+    shares: bool = False
+    """Whether the worker shares memory with the server."""
 
 
 class Worker:
@@ -51,8 +65,8 @@ class Worker:
         node: str = ray.get_runtime_context().get_node_id()
         return node
 
-    def load(self, package: bytes, config: WorkerConfig) -> tuple[str, bool]:
-        """Unpack the task. Return (error text or "", whether this worker shares memory with the server)."""
+    def load(self, package: bytes, config: WorkerConfig) -> Loaded:
+        """Unpack the task, and tell it its device. Ray has set CUDA_VISIBLE_DEVICES before, to the GPUs it assigned."""
         import cloudpickle
 
         self._config = config
@@ -60,10 +74,12 @@ class Worker:
         try:
             task, work = cloudpickle.loads(package)
         except BaseException:
-            return traceback.format_exc(), False
+            return Loaded(error=traceback.format_exc())
+        if problem := tell(task, config.device):
+            return Loaded(error=problem) if config.device == CPU else Loaded(no_device=problem)
         self._run = ActorRunner(task, work, config)
         self._like: Vector = np.empty(config.n, config.dtype)
-        return "", self._attach()
+        return Loaded(shares=self._attach())
 
     def _attach(self) -> bool:
         """Open the server's memory through ``/proc``, if this is the server's machine. Return whether that worked.
@@ -111,7 +127,7 @@ class ActorRunner(JobRunner):
     """Computes jobs. Writes an update to the server's memory, or returns it with the answer, in 16 bits if asked."""
 
     def __init__(self, task: Any, work: Any, config: WorkerConfig) -> None:
-        super().__init__(task, work, config.worker, JobRules(config.threads, config.slowdown, config.seconds))
+        super().__init__(task, work, config.worker, JobRules(config.threads, config.slowdown, config.min_seconds))
         self._rounding: Rounding | None = None
         if config.transport is not None:
             self._rounding = Rounding(config.transport, config.n, config.dtype)

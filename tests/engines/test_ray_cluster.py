@@ -7,7 +7,8 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,27 +16,34 @@ import pytest
 
 from asyncsgd.core.errors import UsageError
 from asyncsgd.engines import EngineError, ray
-from asyncsgd.engines._ray.cluster import CLUSTERS, SETTINGS, _found, _settings, loopback
-from asyncsgd.engines._ray.cluster_probe import check_connected, check_node, probe
+from asyncsgd.engines._ray import cluster
+from asyncsgd.engines._ray.cluster import CLUSTERS, SETTINGS, _found, _settings, check_connected, loopback, probe
 
 
 @contextmanager
-def listening(answer: bytes) -> Iterator[str]:
-    """Listen on a port and send every caller the same bytes. Yield the address."""
+def listening(answer: bytes | None) -> Iterator[str]:
+    """Listen on a port, send every caller the same bytes (None: never answer), and yield the address."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            line, _ = server.accept()
-            with line:
-                line.recv(1000)
-                line.sendall(answer)
+            while True:
+                try:
+                    line, _ = server.accept()
+                except OSError:
+                    return  # the test is over
+                with line, suppress(OSError):
+                    if line.recv(1000):
+                        line.sendall(answer or b"")
 
         thread = threading.Thread(target=serve)
-        thread.start()
+        if answer is not None:
+            thread.start()
         try:
             yield f"127.0.0.1:{server.getsockname()[1]}"
         finally:
-            thread.join()
+            server.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            if answer is not None:
+                thread.join()
 
 
 def closed() -> str:
@@ -50,38 +58,57 @@ def test_nobody_at_home() -> None:
         probe(address)
 
 
-SETTINGS_FRAME = b"\0\0\0\x04\0\0\0\0\0"
+@pytest.mark.ray
+@pytest.mark.parametrize("answer", [b"220 store.example.org ESMTP\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", None])
+def test_somebody_else_at_home(answer: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own client would wait for half a minute."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr(cluster, "ANSWER", 1.5)
+    with listening(answer) as address:
+        words = rf"the process at {address} is not a Ray cluster \(no answer in 1\.5 s\); check the address"
+        with pytest.raises(EngineError, match=words):
+            probe(address)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("code", "said", "words"),
     [
-        b"220 store.example.org ESMTP\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x8d",  # status 404, by a proxy perhaps
-        SETTINGS_FRAME,
-        SETTINGS_FRAME + b"\0\0\x11\x01\x05\0\0\0\x01\x88@\x0bgrpc-status\x0212",  # gRPC, but it does not know the call
+        (0, "", None),
+        (1, "Traceback\nRuntimeError: no node here", r"this machine is not a node of .* \(no node here\); make it one"),
+        (
+            1,
+            "Traceback\nray.exceptions.RpcError: RPC error: ",
+            r"is not a Ray cluster \(ray.exceptions.RpcError: RPC err",
+        ),
+        (
+            -6,
+            "",
+            r"is not a Ray cluster \(Ray's client ended with exit code -6\); check",
+        ),  # Ray's compiled code ended the process
+        (-14, "half a word", r"is not a Ray cluster \(no answer in 5 s\); check the address, which may be that of a"),
     ],
 )
-def test_somebody_else_at_home(answer: bytes) -> None:
-    with (
-        listening(answer) as address,
-        pytest.raises(EngineError, match=f"the process at {address} is not a Ray cluster"),
-    ):
-        probe(address)
-
-
-def test_somebody_who_speaks_grpc() -> None:
-    with listening(SETTINGS_FRAME + b"\0\0\x01\x01\x05\0\0\0\x01\x88") as address:
-        probe(address)
-
-
-def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[probe.__module__], "ANSWER", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(EngineError, match=rf"no answer from {address} in 0.05 s"):
+def test_what_the_probing_process_says(
+    code: int, said: str, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = SimpleNamespace(returncode=code, stderr=said)
+    fake = SimpleNamespace(run=lambda *_, **__: done, DEVNULL=None)
+    monkeypatch.setattr(cluster, "subprocess", fake)
+    with listening(None) as address:
+        if words is None:
             probe(address)
+        else:
+            with pytest.raises(EngineError, match=words):
+                probe(address)
+
+
+def test_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(cluster, "socket", SimpleNamespace(create_connection=never))
+    with pytest.raises(EngineError, match=r"no answer from 10.0.0.1:6379 in 5 s; is the head node up"):
+        probe("10.0.0.1:6379")
 
 
 @pytest.mark.parametrize("address", ["nonsense", "host:port"])
@@ -139,24 +166,16 @@ def test_loopback_where_ray_was_imported_before(monkeypatch: pytest.MonkeyPatch)
     assert CLUSTERS not in os.environ
 
 
-def test_a_ray_that_has_other_names_inside_is_asked_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace())
-    check_node("127.0.0.1:6379")
+def test_a_ray_that_has_other_names_inside_is_asked_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with listening(None) as address:
+        probe(address)
     monkeypatch.setitem(sys.modules, "ray._private.ray_constants", constants := SimpleNamespace())
     with loopback():
         assert os.environ[CLUSTERS] == "0"
     assert not vars(constants)
-
-
-def test_a_head_node_that_went_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    exceptions = pytest.importorskip("ray.exceptions")
-
-    def refuse(address: str) -> None:
-        raise exceptions.RpcError("timed out", 4)
-
-    monkeypatch.setitem(sys.modules, "ray._private.services", SimpleNamespace(GcsClient=refuse))
-    with pytest.raises(EngineError, match=r"the Ray cluster at 127.0.0.1:6379 does not answer \(.*timed out"):
-        check_node("127.0.0.1:6379")
 
 
 # ---------------------------------------------------------------------------------------------- connected already
