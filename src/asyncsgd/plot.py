@@ -27,7 +27,7 @@ from asyncsgd.theory import Speedup
 from asyncsgd.theory import speedup as predict
 from asyncsgd.trace.timeline import spans
 
-__all__ = ["convergence", "delays", "speedup", "timeline"]
+__all__ = ["convergence", "delays", "overview", "speedup", "timeline"]
 
 WIDE = 50.0
 """Positive values that differ by more than this factor are drawn on a logarithmic axis."""
@@ -163,6 +163,30 @@ def speedup(
         axes.set_ylabel("times faster than mini-batch SGD" if ratio else "seconds for this many gradients")
         axes.legend()
         return axes
+
+
+def overview(run: Any, metric: str | None = None) -> Any:
+    """Draw one run and return the figure: a metric, the delays, and the timeline of the workers, below each other.
+
+    Args:
+        run: One run.
+        metric: The name of a metric of the task; by default the loss, or else the first metric.
+
+    >>> import asyncsgd as asgd
+    >>> speeds = asgd.durations.fixed([1, 1, 5])
+    >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
+    >>> [axes.get_ylabel() for axes in overview(run).axes[:2]]
+    ['loss', 'share of updates']
+    """
+    subject = _one(run)
+    workers = len(np.unique(subject.trace.jobs.worker))
+    rows = min(6.0, max(1.6, 0.9 + 0.22 * workers))
+    with figure(rows=3, height=5.6 + rows, height_ratios=[2.8, 2.8, rows]) as (fig, (top, middle, bottom)):
+        fig.set_facecolor("white")
+        convergence(subject, metric, over="time" if subject.timed else "iteration", axes=top)
+        delays(subject, axes=middle)
+        timeline(subject, axes=bottom)
+        return fig
 
 
 _CURVES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import Batch
+from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.vectors import Vector
+from asyncsgd.tasks import model_file
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 
@@ -38,6 +40,8 @@ class Run:
     """The iteration of ``x`` if the run diverged; None: the last one."""
     slow_because: str = ""
     """Why a simulation did not run in compiled code, such as "optimizer Adam has no compiled form"; empty if it did."""
+    task: Task | None = None
+    """The task of the run: `module` and `write_model` ask it for the names and shapes of the model."""
 
     def __repr__(self) -> str:
         end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
@@ -49,6 +53,86 @@ class Run:
     def unused(self) -> int:
         """Number of updates at the end that no step has used, for instance those of a buffer that was not full."""
         return unused(self.method, self.trace)
+
+    def module(self) -> Any:
+        """Return the trained module: the task's PyTorch model with the parameters ``x``, in eval mode on the CPU.
+
+        >>> from torch import nn
+        >>> import asyncsgd as asgd
+        >>> data = np.ones((8, 3)), np.zeros(8, np.int64)
+        >>> task = asgd.tasks.torch(nn.Linear(3, 2), nn.CrossEntropyLoss(), data)
+        >>> run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1.0, 2.0]), iterations=5)
+        >>> run.module()
+        Linear(in_features=3, out_features=2, bias=True)
+        """
+        make = getattr(self.task, "module", None)
+        if not callable(make):
+            kind = type(self.task).__name__
+            fix = "use run.x, the model as one vector, or train a task of asgd.tasks.torch"
+            raise BadParameter("task", kind, "does not have a PyTorch module", fix)
+        return make(self.x)
+
+    def write_model(self, path: str | Path) -> Path:
+        """Write the model ``x`` to a file, whole or not at all, and return its path.
+
+        Args:
+            path: A name that ends in ``.safetensors``, or in ``.pt`` or ``.pth`` for a state_dict of PyTorch.
+
+        The model of a PyTorch task has the names of its module's state_dict, buffers included. Load it with
+        ``safetensors.torch.load_model(module, path)``, or with ``module.load_state_dict(torch.load(path))``. Tied
+        weights are written once to a safetensors file, because that format does not allow tensors that share memory;
+        ``load_model`` fills in the others. A task with ``layout()`` gives names and shapes; the model of any other task
+        is one vector, ``x``.
+
+        >>> import tempfile
+        >>> from safetensors.numpy import load_file
+        >>> import asyncsgd as asgd
+        >>> speeds = asgd.durations.fixed([1.0, 2.0])
+        >>> run = asgd.simulate(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), speeds, iterations=5)
+        >>> path = run.write_model(Path(tempfile.mkdtemp()) / "model.safetensors")
+        >>> (load_file(path)["x"] == run.x).all()
+        np.True_
+        """
+        iteration = self.trace.iterations if self.x_iteration is None else self.x_iteration
+        facts = {"iteration": str(iteration), "method": self.method.name}
+        return model_file.write_model(path, self.task, self.x, facts)
+
+    def to_pandas(self, what: str = "metrics") -> Any:
+        """Return a pandas DataFrame. Needs pandas.
+
+        Args:
+            what: ``"metrics"`` for one row per evaluation, ``"trace"`` for one row per job.
+
+        >>> import asyncsgd as asgd
+        >>> speeds = asgd.durations.fixed([1.0, 2.0])
+        >>> run = asgd.simulate(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), speeds, iterations=5)
+        >>> list(run.to_pandas())[:3], len(run.to_pandas("trace"))
+        (['iteration', 'time', 'loss'], 7)
+        """
+        if what not in ("metrics", "trace"):
+            raise BadParameter("what", what, "is unknown", 'pass "metrics" or "trace"')
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingLibrary("run.to_pandas", "pandas", "pandas") from error
+        return pandas.DataFrame(self.metrics) if what == "metrics" else self.trace.to_pandas()
+
+    def plot(self, metric: str | None = None) -> Any:
+        """Draw the run into a figure of matplotlib, and return it. Needs the extra ``report``.
+
+        The figure shows a metric over time, the distribution of the delays, and the timeline of the workers;
+        ``asgd.plot`` draws each of them alone.
+
+        Args:
+            metric: The metric to show; by default the loss, or else the first one.
+
+        >>> import asyncsgd as asgd
+        >>> speeds = asgd.durations.fixed([1.0, 2.0])
+        >>> run = asgd.simulate(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), speeds, iterations=5)
+        >>> len(run.plot().axes)  # with the colour bar of the timeline
+        4
+        """
+        return import_module("asyncsgd.plot").overview(self, metric)
 
     def write_report(self, path: str | Path | None = None, *, title: str = "", task: Task | None = None) -> Path:
         """Write one self-contained HTML page about the run, and return its path.

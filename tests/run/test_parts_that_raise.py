@@ -244,7 +244,7 @@ def test_a_callback_that_raises_while_a_resume_starts(tmp_path: Path) -> None:
     train(tmp_path, iterations=40)
     with pytest.raises(Broken, match="in started"):
         train(tmp_path, resume=True, callbacks=[Rude()])
-    assert events(tmp_path, "stopped")[0]["reason"] == "in started"
+    assert events(tmp_path, "stopped")[0]["reason"] == "in started (raised in on_start of the callback Rude)"
     assert (tmp_path / "trace.parquet").exists()
     sound(train(tmp_path, resume=True), 60)
 

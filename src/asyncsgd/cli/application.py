@@ -66,6 +66,7 @@ ORDER = (
     "methods",
 )
 
+TRUST = "Load job.pkl of a directory that another user owns. Unsafe: a pickle can run any code."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 

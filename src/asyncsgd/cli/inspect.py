@@ -6,12 +6,12 @@ import json as jsonlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncsgd.cli.application import TRAIN, Json, app, examples
-from asyncsgd.core.errors import BadParameter, UsageError
+from asyncsgd.cli.application import TRAIN, TRUST, Json, app, examples
+from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, UsageError
 from asyncsgd.core.validate import positive
 
 if TYPE_CHECKING:
@@ -126,23 +126,89 @@ def watch(
         raise typer.Exit(1)
 
 
-@app.command(rich_help_panel=TRAIN, epilog=examples("export runs/task-1 --chrome task-1.json"))
+@app.command(
+    rich_help_panel=TRAIN,
+    epilog=examples(
+        "export runs/task-1 model.safetensors",
+        "export runs/task-1 best.pt --best",
+        "export runs/task-1 --chrome task-1.json",
+    ),
+)
 def export(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Run directory, or a trace file. Example: runs/task-1")
+        Path,
+        typer.Argument(metavar="DIR", help="Run directory (for --chrome also a trace file). Example: runs/task-1"),
     ],
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL]", help="File for the model: a name that ends in .safetensors, or in .pt for a state_dict."
+        ),
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Write the best model (of --save-best) in place of the last one.")
+    ] = False,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
     chrome: Annotated[
-        Path, typer.Option(metavar="OUT.json", help="File to write. A name that ends in .json.gz is compressed.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="OUT.json",
+            help="File for the timeline as Chrome trace events. A name that ends in .json.gz is compressed.",
+        ),
+    ] = None,
     arrows: Annotated[
         bool, typer.Option(help="Draw arrows from the version that a job read to the one that its update made.")
     ] = True,
     json: Json = False,
 ) -> None:
-    """Write a run as Chrome trace events, for ui.perfetto.dev.
+    """Write the model of a run, or its timeline for ui.perfetto.dev.
 
-    The file holds the timeline of the workers, model versions, delays and metrics.
+    The model is that of the last checkpoint. It has the names of the PyTorch module; the model of any other task is one
+    vector, x.
+
+    The timeline (--chrome) holds the jobs of the workers, model versions, delays and metrics.
     """
+    if (model is None) == (chrome is None):
+        problem = "is missing" if model is None else "and --chrome were both given"
+        fix = "pass a file for the model, such as model.safetensors, or --chrome OUT.json for the timeline"
+        raise BadParameter("MODEL", None if model is None else str(model), problem, fix)
+    if model is not None:
+        row, sentence = _export_model(directory, model, best=best, trust=trust)
+    else:
+        assert chrome is not None
+        row, sentence = _export_timeline(directory, chrome, arrows=arrows)
+    typer.echo(jsonlib.dumps(row, indent=2) if json else sentence)
+
+
+def _export_model(directory: Path, model: Path, *, best: bool, trust: bool) -> tuple[dict[str, Any], str]:
+    from asyncsgd.run.checksums import BEST
+    from asyncsgd.run.lookup import look_here
+    from asyncsgd.run.read import read_config
+    from asyncsgd.run.results import TrainingRun
+    from asyncsgd.tasks import model_file
+
+    model_file.check_path(model)
+    if not best:
+        look_here()
+        run = TrainingRun.read(directory, trust=trust)
+        path = run.write_model(model)
+        iteration = run.trace.iterations if run.x_iteration is None else run.x_iteration
+        row = {"path": str(path), "iteration": iteration, "parameters": int(run.x.size)}
+        return row, f"{path}: the model of iteration {iteration:,}, with {run.x.size:,} parameters"
+    read_config(directory)
+    if not (directory / BEST).exists():
+        fix = 'train with --save-best METRIC, or in Python with callbacks=[asgd.callbacks.SaveBest("loss")]'
+        raise BadParameter("--best", True, f"needs {directory / BEST}, which does not exist", fix)
+    try:
+        facts = model_file.read_facts(directory / BEST)
+    except Damage as error:
+        raise BadRunDirectory(f"{directory / BEST} {error}; restore it from a backup") from error
+    path = model_file.convert(directory / BEST, model)
+    row = {"path": str(path), "iteration": int(facts["iteration"]), facts["metric"]: float(facts["value"])}
+    return row, f"{path}: the model of iteration {row['iteration']:,}, with {facts['metric']} {facts['value']}"
+
+
+def _export_timeline(directory: Path, chrome: Path, *, arrows: bool) -> tuple[dict[str, Any], str]:
     from asyncsgd.pages.sources import gather
     from asyncsgd.trace import timeline as events
 
@@ -152,8 +218,7 @@ def export(
     trace = runs[0].trace
     path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}
-    sentence = f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
-    typer.echo(jsonlib.dumps(row, indent=2) if json else sentence)
+    return row, f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
 
 
 def _report(paths: Sequence[Path], output: Path | None, title: str, *, as_json: bool) -> None:

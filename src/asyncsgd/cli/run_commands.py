@@ -17,6 +17,8 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.validate import nearest, positive
 from asyncsgd.engines import Engine
 from asyncsgd.run import configuration, stored
+from asyncsgd.run.callbacks.base import Callback
+from asyncsgd.run.callbacks.best import EarlyStopping, SaveBest, mode_of, remade
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.lookup import (
     OPTIONS,
@@ -71,6 +73,7 @@ def train(given: Given) -> TrainingRun:
         seed=given.get("seed", SEED),
         every=given.get("every"),
         until=given.get("until"),
+        callbacks=_callbacks(given, _before(given)),
     )
 
 
@@ -105,7 +108,54 @@ def _resume(given: Given) -> TrainingRun:
         seed=config["seed"],
         every=given.get("every", config.get("every")),
         until=until,
+        callbacks=_callbacks(given, config),
     )
+
+
+def _before(given: Given) -> dict[str, Any]:
+    """Return run.json of the run that is resumed; empty if there is none yet."""
+    resumed = given["resume"] and (Path(given["directory"]) / "run.json").exists()
+    return configuration.read(Path(given["directory"])) if resumed else {}
+
+
+def _callbacks(given: Given, config: Mapping[str, Any]) -> list[Callback]:
+    """Return the callbacks that the options ask for; a resumed run keeps those of run.json that they do not replace."""
+    found: list[Callback] = []
+    if "early_stopping" in given:
+        metric, options = _metric("--early-stopping", given["early_stopping"], patience=True)
+        found.append(EarlyStopping(metric, **options))
+    if "save_best" in given:
+        metric, options = _metric("--save-best", given["save_best"])
+        found.append(SaveBest(metric, **options))
+    replaced = {type(callback) for callback in found}
+    return [*found, *(callback for callback in remade(config) if type(callback) not in replaced)]
+
+
+def _metric(option: str, text: str, *, patience: bool = False) -> tuple[str, dict[str, Any]]:
+    """Return the metric and the options in ``METRIC[:PATIENCE][:min|max]``.
+
+    >>> _metric("--early-stopping", "speed:3:max", patience=True)
+    ('speed', {'patience': 3, 'mode': 'max'})
+    """
+    metric, *words = text.split(":")
+    options: dict[str, Any] = {}
+    for word in words:
+        if word in ("min", "max"):
+            options["mode"] = word
+        elif patience and word.isdecimal() and int(word) > 0:
+            options["patience"] = int(word)
+        else:
+            write = f"METRIC{'[:PATIENCE]' if patience else ''}[:min|max]"
+            raise BadParameter(option, text, f"has an unknown part {word!r}", f"write {write}")
+    try:
+        mode_of(metric, options.get("mode"))
+    except BadParameter as error:
+        problem, fix = error.problem, error.fix
+        if error.name == "mode":
+            problem = "does not say whether smaller values are better"
+            fix = f"write {text}:min if they are, else {text}:max"
+        raise BadParameter(option, text, problem, fix) from error
+    return metric, options
 
 
 def _pick(given: Given, names: Sequence[str]) -> dict[str, Any]:
@@ -155,7 +205,7 @@ def _train(given: Given, task: Task, method: Method, engine: Engine, **options: 
             resume=given["resume"],
             checkpoints=Checkpoints(given["checkpoint_seconds"]),
             limits=Limits(given["max_failures"]),
-            callbacks=[_Terminal(summary=False)],  # `show` prints the summary
+            callbacks=[_Terminal(summary=False), *options.pop("callbacks")],  # `show` prints the summary
             progress=False,
             **options,
         )

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from asyncsgd.cli.application import TRAIN, Json, app, examples
+from asyncsgd.cli.application import TRAIN, TRUST, Json, app, examples
 
 METHOD, RUN, WORKERS, RAY = "The method", "The run", "Workers", "With --engine ray"
-TRUST = "Load job.pkl of a directory that another user owns. Unsafe: a pickle can run any code."
 
 
 @app.command(
@@ -111,6 +110,22 @@ def train(
     seed: Annotated[
         int | None,
         typer.Option(help="Random seed for dispatch and mini-batches.", show_default="0", rich_help_panel=RUN),
+    ] = None,
+    early_stopping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC[:PATIENCE]",
+            help="Stop after PATIENCE evaluations (default 5) without a better METRIC. Example: loss:10",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    save_best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC",
+            help="Write the model with the best METRIC to best.safetensors in the run directory. Example: accuracy",
+            rich_help_panel=RUN,
+        ),
     ] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between checkpoints.", rich_help_panel=RUN)] = 30.0,
     workers: Annotated[

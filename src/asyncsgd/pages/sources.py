@@ -73,6 +73,8 @@ def _several(runs: Any, task: Task | None, name: str) -> list[RunView]:
     match runs:
         case Run():
             return [RunView.of(runs, name, task)]
+        case RunView():
+            return [runs.named(name) if name else runs]
         case Comparison():
             targets = {} if runs.target is None else {runs.metric: runs.target}
             return [replace(RunView.of(run, key, task), targets=targets) for key, run in runs.runs.items()]

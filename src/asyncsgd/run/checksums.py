@@ -63,8 +63,11 @@ def marks(data: bytes) -> NDArray[np.uint32]:
 NAME = "checksums.json"
 JOB = ("job.pkl", "initial.safetensors")
 """Files that are not needed by a caller who passes task and method. `asyncsgd.run.stored` checks them."""
-VOLATILE = ("carried.safetensors", "updates/initial.npy")
-"""Files that `asyncsgd.flower` rewrites at any time: only their existence is listed. They carry a checksum."""
+BEST = "best.safetensors"
+"""The best model, which `asyncsgd.callbacks.SaveBest` writes."""
+VOLATILE = ("carried.safetensors", "updates/initial.npy", BEST)
+"""Files that `asyncsgd.flower` or a callback rewrites at any time: only their existence is listed. They carry a
+checksum."""
 
 
 @dataclass(frozen=True)

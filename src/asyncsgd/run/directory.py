@@ -14,6 +14,7 @@
     checkpoints/        the newest few checkpoints; the first one is written before any job is handed out
     checksums.json      the list of all files, see `asyncsgd.run.checksums`
     last_finite.safetensors   if the run diverged: ``x``, the last model with finite metrics, and its ``iteration``
+    best.safetensors    the best model, if the run has the callback `asyncsgd.callbacks.SaveBest`
     .starting           exists from the start of a run to its first checkpoint
     damaged-1/, ...     damaged files that `asyncsgd repair` has moved
     report.html, ...    files that other commands write
@@ -36,7 +37,7 @@ from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, C
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checkpoints import Checkpoint
-from asyncsgd.run.checksums import JOB, NAME, VOLATILE, Checksums, Whole, check_listed
+from asyncsgd.run.checksums import BEST, JOB, NAME, VOLATILE, Checksums, Whole, check_listed
 from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
 from asyncsgd.run.read import (
     STARTING,
@@ -138,7 +139,7 @@ class RunDirectory:
         """Start a new run. Files removed here belong to a start without a checkpoint, as `check` has made sure."""
         with writing(self.path, "start again with resume=True or --resume, or choose another directory"):
             os.close(create(self.path / STARTING, flags=0))
-            for name in (*APPENDED, "trace.log", NAME, INITIAL):
+            for name in (*APPENDED, "trace.log", NAME, INITIAL, BEST):
                 (self.path / name).unlink(missing_ok=True)
             self._listed = Checksums()
             if initial is not None:

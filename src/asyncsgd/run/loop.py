@@ -18,7 +18,8 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration, stored
-from asyncsgd.run.callbacks.base import Hooks
+from asyncsgd.run.callbacks.base import Hooks, culprit
+from asyncsgd.run.callbacks.best import described
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
@@ -88,6 +89,7 @@ class Loop:
         )
         until = None if request.evaluation.target is None else str(request.evaluation.target)
         self._config |= {"every": request.evaluation.every, "until": until}
+        self._config |= described(hooks.callbacks)
         self._record = Recording(request, hooks, files, self._config)
 
     # ------------------------------------------------------------------------------------------ from start to end
@@ -141,6 +143,9 @@ class Loop:
         if noise is not None and self._files is not None:
             self._files.make_private()
         if checkpoint is not None and self._files is not None:
+            # First, while nothing has changed: a callback that cannot load its state must not replace it.
+            for note in self._hooks.load(checkpoint.state.get("callbacks", "")):
+                record.note(note)
             self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on, the files belong to the resumed run
@@ -221,9 +226,9 @@ class Loop:
     def _rescue(self, error: Exception) -> None:
         """Save the run after an error: in the user's evaluation or callback, in the engine, or of a full disk."""
         try:
-            lines = str(error).splitlines()
+            lines, who = str(error).splitlines(), culprit(error)
             reason = (lines or [type(error).__name__])[0]
-            self._record.journal(STOPPED, reason=reason)
+            self._record.journal(STOPPED, reason=f"{reason} ({who})" if who else reason)
             if self._server.torn:
                 kept = "nothing was saved, because the run has no directory"
                 if self._files is not None:
@@ -231,7 +236,9 @@ class Loop:
                     self._record.flush()
                 error.add_note(f"A part of the method raised half-way, so the run stopped without saving; {kept}.")
             else:
-                self._record.save()
+                self._record.save(rescue=True)
+                if who and self._files is not None:
+                    error.add_note(f"The run is saved in {self._files.path}: fix the callback, then pass resume=True.")
         except Exception as second:  # the first error is the one to report
             if str(second) != str(error):
                 error.add_note(f"(and no checkpoint could be written then: {second!r})")
@@ -246,6 +253,7 @@ class Loop:
             trace=trace,
             metrics=record.evaluator.columns(),
             method=request.method,
+            task=request.task,
             diverged=record.diverged,
             x_iteration=good,
             directory=None if self._files is None else self._files.path,
@@ -282,9 +290,9 @@ class Loop:
                 if message is not None:
                     record.note(message)
             case Joined(workers=workers):
+                self._handle(pool, report)  # first: an exception in a hook must not leave the journal ahead of it
                 for worker in workers:
                     record.worker(worker, JOINED)
-                self._handle(pool, report)
             case Left(worker=worker) if worker in self._server.workers:  # else the worker was retired
                 record.worker(worker, LEFT)
                 self._handle(pool, report)

@@ -24,7 +24,7 @@ NEEDED: dict[str, dict[str, type]] = {
 """The fields that every line of a file has, and their types."""
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
-    *("initial.safetensors", "last_finite.safetensors", "noise.jsonl"),
+    *("initial.safetensors", "last_finite.safetensors", "best.safetensors", "noise.jsonl"),
     *("releases.jsonl", "updates"),  # of `asyncsgd.flower`
 )
 """The files that a run writes after run.json."""

@@ -46,10 +46,10 @@ class Checkpointer:
         """Return whether a checkpoint is due by the clock."""
         return self._options.every is None and now >= self._next
 
-    def save(self, server: Server, recorder: Recorder, seconds: float, *, sound: bool) -> Path | None:
+    def save(self, server: Server, recorder: Recorder, seconds: float, callbacks: str, *, sound: bool) -> Path | None:
         """Write a checkpoint and return its path; of a model that is not ``sound`` or finite, only the other files.
 
-        The last good checkpoint is worth more than one of a model that has blown up.
+        The last good checkpoint is worth more than one of a model that has blown up. ``callbacks`` is their state.
         """
         began = time.monotonic()
         path = None
@@ -58,6 +58,8 @@ class Checkpointer:
             points = state["update"]["points"]
             # A resume drops the jobs in flight, so no worker will read their points again.
             points["live"] = {points["current"]: points["live"][points["current"]]}
+            if callbacks:
+                state["callbacks"] = callbacks
             path = self._files.checkpoint(state, seconds, recorder, self._options.keep)
         else:
             self._files.flush(recorder, sync=True)
@@ -230,6 +232,7 @@ class Recording:
             maximum_delay=progress.maximum_delay,
             metrics=self.evaluator.metrics,
             model=lambda: server.output,
+            task=self._request.task,
         )
 
     def announce(self, event: str) -> None:
@@ -286,13 +289,17 @@ class Recording:
             DIVERGED, iteration=iteration
         )  # may be older than the server's iteration: updates arrive during an evaluation
 
-    def save(self) -> None:
-        """Write a checkpoint, unless the run has diverged; the initial model is always saved."""
+    def save(self, *, rescue: bool = False) -> None:
+        """Write a checkpoint, unless the run has diverged; the initial model is always saved.
+
+        In a ``rescue`` after an error, no hook is called: it may have raised the error.
+        """
         if self._checkpointer is None:
             return
         sound = self.diverged is None or self._server.iteration == 0
-        path = self._checkpointer.save(self._server, self._recorder, self.seconds, sound=sound)
-        if path is not None and self._hooks.checkpoint:
+        callbacks = self._hooks.state(rescue=rescue)
+        path = self._checkpointer.save(self._server, self._recorder, self.seconds, callbacks, sound=sound)
+        if path is not None and self._hooks.checkpoint and not rescue:
             view = self.view()
             for hook in self._hooks.checkpoint:
                 hook(view, path)

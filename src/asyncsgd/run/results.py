@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from asyncsgd.core.errors import BadCheckpoint, Damage
+from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
+from asyncsgd.core.vectors import Vector
 from asyncsgd.result import Run
+from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run import configuration
 from asyncsgd.run.checkpoints import Checkpoint
-from asyncsgd.run.diagnosis import Diagnosis, stored
+from asyncsgd.run.diagnosis import Diagnosis
+from asyncsgd.run.diagnosis import stored as stored_diagnosis
+from asyncsgd.run.directory import LAST_FINITE
 from asyncsgd.run.ending import since_start
 from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, ENDED, RETIRED
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, ENDED, RETIRED, STOPPED_EARLY
 from asyncsgd.run.options import RunRequest
-from asyncsgd.run.read import read_lines, read_trace
+from asyncsgd.run.read import as_path, read_lines, read_metrics, read_trace
+from asyncsgd.tasks.base import Task
+from asyncsgd.trace.arrays import read_arrays
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +47,87 @@ class TrainingRun(Run):
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     """Facts about the run and its problems, in sentences."""
     config: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, directory: str | Path, *, task: Task | None = None, method: Method | None = None, trust: bool = False
+    ) -> TrainingRun:
+        """Return the run of a directory, with the model of its last checkpoint; the directory does not change.
+
+        Use it to write the model, or to draw the run, after the process that trained has ended. If the run diverged,
+        the model is the last one with finite metrics. A run that is still training, or that was killed, gives what it
+        has saved so far.
+
+        Args:
+            directory: The run directory, as passed to `asyncsgd.train`.
+            task: The task, if the one of the directory cannot be loaded.
+            method: The method, if the one of the directory cannot be loaded.
+            trust: Allow loading job.pkl of a directory that another user owns, see `asyncsgd.replay`.
+
+        >>> import tempfile
+        >>> import asyncsgd as asgd
+        >>> task, engine = asgd.tasks.quadratic(workers=2), asgd.engines.processes(2)
+        >>> options = {"iterations": 50, "directory": tempfile.mkdtemp(), "progress": False}
+        >>> run = asgd.train(task, asgd.async_sgd(0.1), engine, **options)
+        >>> again = asgd.TrainingRun.read(run.directory)
+        >>> again.x.tobytes() == run.x.tobytes(), again.trace == run.trace
+        (True, True)
+        """
+        from asyncsgd.run.stored import unpackage  # here, because it imports the rest of the package
+
+        path = as_path(directory)
+        config = configuration.read(path)
+        if task is None or method is None:
+            kept = unpackage(path, trust=trust)
+            task = kept[0] if task is None else task
+            method = kept[1] if method is None else method
+        bound = config.get("bound") or {"workers": config["engine"].get("workers", 1), "iterations": 0}
+        method = method.bind(bound["workers"], bound["iterations"])
+        journal = configuration.journal(path)
+        x, iteration = _model(path, method)
+        metrics = {name: np.array(values) for name, values in read_metrics(path).items()}
+        since = since_start(journal)
+        diverged = next((row["iteration"] for row in since if row["event"] == DIVERGED), None)
+        seen = next((row for row in reversed(journal) if row["event"] == DIAGNOSED), None)
+        return cls(
+            x=x,
+            trace=read_trace(path),
+            metrics=metrics,
+            method=method,
+            task=task,
+            diverged=diverged,
+            x_iteration=None if diverged is None else iteration,
+            directory=path,
+            seconds=max((float(row["seconds"]) for row in journal if row["event"] != DIAGNOSED), default=0.0),
+            interrupted=next((row.get("signal") for row in since if row["event"] == ENDED), None),
+            stopped_early=next((row["reason"] for row in since if row["event"] == STOPPED_EARLY), None),
+            faults=_faults(journal, since),
+            diagnosis=Diagnosis() if seen is None else stored_diagnosis(seen),
+            config={name: value for name, value in config.items() if name not in ("format", "job")},
+        )
+
+
+def _model(path: Path, method: Method) -> tuple[Vector, int]:
+    """Return the last model of a directory and its iteration; of a run that diverged, the last finite one."""
+    if (path / LAST_FINITE).exists():
+        try:
+            arrays, facts = read_arrays(path / LAST_FINITE)
+            return arrays["x"], int(facts["iteration"])
+        except (Damage, KeyError) as error:
+            raise BadCheckpoint(f"{path / LAST_FINITE} {error}; run `asyncsgd verify {path}`") from error
+    for file in checkpoints.listed(path / "checkpoints")[:1]:
+        checkpoint = checkpoints.read(file)
+        return Server.restore(checkpoint.state, method).output.copy(), checkpoint.iteration
+    raise BadCheckpoint(f"{path} has no checkpoint, so it has no model; restore checkpoints/ from a backup")
+
+
+def _faults(journal: Sequence[Mapping[str, Any]], since: Sequence[Mapping[str, Any]]) -> Faults:
+    troubles = Troubles()
+    troubles.load(journal)
+    for row in since:
+        if row["event"] == RETIRED:
+            troubles.retired(row["worker"])
+    return troubles.faults
 
 
 def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
@@ -60,22 +152,18 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
         hint = f"already at {checkpoint.iteration} iterations; pass iterations=N to continue"
     else:
         return None
-    troubles = Troubles()
-    troubles.load(journal)
-    for row in since:
-        if row["event"] == RETIRED:
-            troubles.retired(row["worker"])
     config = configuration.read(path)
     run = TrainingRun(
         x=Server.restore(checkpoint.state, request.method).output.copy(),
         trace=read_trace(path),
         metrics=metrics.columns(),
         method=request.method,
+        task=request.task,
         directory=path,
         seconds=float(ended["seconds"]),
         reached=target is None or met is not None,
-        faults=troubles.faults,
-        diagnosis=stored(journal[-1]),
+        faults=_faults(journal, since),
+        diagnosis=stored_diagnosis(journal[-1]),
         config={name: value for name, value in config.items() if name not in ("format", "job")},
     )
     return run, hint

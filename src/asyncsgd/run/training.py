@@ -13,6 +13,7 @@ from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
+from asyncsgd.run.callbacks.best import check_files
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.loop import Loop
@@ -53,8 +54,8 @@ def train(
             that has these iterations, or has met this target, is returned, and its directory does not change.
         seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
             gets a new secret seed at every start.
-        callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has
-            callbacks for TensorBoard, MLflow and Weights & Biases.
+        callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has early
+            stopping, the best model, and loggers for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
         limits: How many consecutive failures of a worker the run tolerates.
         progress: Whether to show progress on the terminal, and a summary at the end.
@@ -89,6 +90,7 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
     `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
     """
     with hooks:
+        check_files(hooks.callbacks, None if files is None else files.path)
         if request.resume and files is not None:
             configuration.check_more(files.path, request.iterations)
         begun = None if files is None or not files.begun else files.path

@@ -20,11 +20,12 @@ import numpy as np
 
 from asyncsgd.core.errors import AsyncSGDError, BadRunDirectory, Damage, NoRun
 from asyncsgd.run import checkpoints as checkpoints
-from asyncsgd.run.checksums import NAME, Checksums, Whole
+from asyncsgd.run.checksums import BEST, NAME, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE
 from asyncsgd.run.noise_log import LEDGERS
 from asyncsgd.run.read import STARTING, as_path, held, read_config
 from asyncsgd.run.stored import CHECKED
+from asyncsgd.tasks.model_file import read_facts
 from asyncsgd.trace import Trace
 from asyncsgd.trace.arrays import read_arrays, read_vector
 from asyncsgd.trace.columns import DTYPES
@@ -173,6 +174,8 @@ class _Look:
         for name in (LAST_FINITE, INITIAL, CARRIED):
             if (self.path / name).exists() and name not in self._bad:
                 self._try(name, lambda name=name: read_arrays(self.path / name))  # type: ignore[misc]
+        if (self.path / BEST).exists() and BEST not in self._bad:
+            self._try(BEST, lambda: read_facts(self.path / BEST))
         for file in checkpoints.listed(self.path / "checkpoints"):
             name = f"checkpoints/{file.name}"
             if name not in self._bad:

@@ -249,7 +249,7 @@ def _compiled(request: _Request, source: Schedule | Trace) -> Run:
     trace.check(early=_early(source, method))
     metrics = _with_time(iteration, arrivals, columns)
     seen = None if diverged < 0 else diverged
-    return Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good)
+    return Run(x, trace, metrics, method, seen, compiled=True, x_iteration=good, task=task)
 
 
 def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Vector:
@@ -296,7 +296,7 @@ def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> R
     trace.check(early=_early(source, method))
     x, good = table.answer(diverged, update.output)
     metrics = _with_time(table.iteration, arrivals, table.columns)
-    return Run(x, trace, metrics, method, diverged, x_iteration=good, slow_because=str(why))
+    return Run(x, trace, metrics, method, diverged, x_iteration=good, slow_because=str(why), task=task)
 
 
 def _through_server(request: _Request, durations: Durations, why: Reason) -> Run:
@@ -326,7 +326,7 @@ def _through_server(request: _Request, durations: Durations, why: Reason) -> Run
     trace.check(early=method.dispatch.early)
     metrics = {"iteration": table.iteration, "time": np.array(times), **table.columns}
     x, good = table.answer(table.diverged, server.output)
-    return Run(x, trace, metrics, method, table.diverged, x_iteration=good, slow_because=str(why))
+    return Run(x, trace, metrics, method, table.diverged, x_iteration=good, slow_because=str(why), task=task)
 
 
 class _Metrics:

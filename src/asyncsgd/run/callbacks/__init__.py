@@ -1,13 +1,16 @@
-"""Callbacks that come with asyncsgd: log a run to TensorBoard, MLflow or Weights & Biases.
+"""Callbacks that come with asyncsgd: early stopping, the best model, and loggers.
 
 Pass them to `asyncsgd.train` or `asyncsgd.flower.serve`, beside your own, see `asyncsgd.Callback`::
 
-    asgd.train(..., callbacks=[asgd.callbacks.tensorboard("runs/a/tensorboard"), asgd.callbacks.mlflow("digits")])
+    asgd.train(..., callbacks=[asgd.callbacks.EarlyStopping("loss"), asgd.callbacks.tensorboard("runs/a/tensorboard")])
 
-Each logs the task's metrics over iterations and wall time, delays, updates per second, the number of workers, the
-configuration, notes (a worker died, an exception in your code), and a summary at the end. A resumed run continues under
-the same id, which is stored in ``loggers.json`` in its directory. A logger that fails warns once and stops logging; the
-run continues, and its directory holds all the data.
+``EarlyStopping`` stops a run that no longer improves, and ``SaveBest`` keeps its best model; both survive a resume.
+
+``tensorboard``, ``mlflow`` and ``wandb`` log a run to TensorBoard, MLflow or Weights & Biases: the task's metrics over
+iterations and wall time, delays, updates per second, the number of workers, the configuration, notes (a worker died, an
+exception in your code), and a summary at the end. A resumed run continues under the same id, which is stored in
+``loggers.json`` in its directory. A logger that fails warns once and stops logging; the run continues, and its
+directory holds all the data.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.errors import LoggerWarning
 from asyncsgd.run.callbacks.base import Callback, Control, LiveView
+from asyncsgd.run.callbacks.best import EarlyStopping, SaveBest
 from asyncsgd.run.callbacks.logger import Logger
 
 if TYPE_CHECKING:
     from asyncsgd.run.callbacks.trackers import MLflow, TensorBoard, WandB
 
-__all__ = ["Callback", "Control", "LiveView", "Logger", "LoggerWarning", "mlflow", "tensorboard", "wandb"]
+__all__ = ["Callback", "Control", "EarlyStopping", "LiveView", "Logger", "LoggerWarning", "SaveBest"]
+__all__ += ["mlflow", "tensorboard", "wandb"]
 
 
 def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 1.0) -> TensorBoard:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import nearest
 from asyncsgd.core.vectors import Vector
 from asyncsgd.format import jsonable
+from asyncsgd.tasks.base import Task
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -40,6 +43,8 @@ class LiveView:
     metrics: Mapping[str, float]
     """The newest evaluation."""
     model: Callable[[], Vector] = field(repr=False)
+    task: Task | None = field(default=None, repr=False)
+    """The task of the run."""
 
     @property
     def x(self) -> Vector:
@@ -85,7 +90,8 @@ class Callback:
     """Base class of callbacks: override the hooks that you need. A hook that is not overridden costs nothing.
 
     The run calls all hooks in its own thread, between two updates; workers compute meanwhile. An exception in a hook
-    stops the run, which is saved first.
+    stops the run: the workers end, the run is saved, and the error names the callback and the hook. To keep something
+    for a resume, override ``state`` and ``load``. docs/howto/callback.md has more examples.
 
     >>> import asyncsgd as asgd
     >>> class Enough(asgd.Callback):
@@ -125,6 +131,18 @@ class Callback:
     def close(self) -> None:
         """Release resources. Called once per run, also if the run fails or is refused."""
 
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to continue, as plain JSON data. Stored with every checkpoint."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> str | None:
+        """Continue from a ``state`` of the run that is resumed; called before ``on_start``.
+
+        Only called if the checkpoint holds a state of a callback of this class. A text that it returns is reported as
+        a note.
+        """
+        return None
+
 
 HOOKS = ("on_start", "on_update", "on_progress", "on_evaluation", "on_checkpoint", "on_worker", "on_note", "on_end")
 
@@ -137,13 +155,16 @@ class Hooks:
 
     def __init__(self, callbacks: Sequence[Callback], terminal: Callback | None = None) -> None:
         check_callbacks(callbacks)
+        self.callbacks = tuple(callbacks)
         ordered = [*([] if terminal is None else [terminal]), *callbacks]
         self.start, self.update, self.progress, self.evaluation, self.checkpoint, self.worker, self.note, self.end = (
-            _overridden(ordered, name) for name in HOOKS
+            [_blaming(callback, name) for callback in ordered if _overrides(callback, name)] for name in HOOKS
         )
+        self._stateful = _by_name([callback for callback in callbacks if _overrides(callback, "state")])
+        self._states: dict[str, dict[str, Any]] = {}  # the newest state of each, by the same names
         self._closing = ExitStack()
         for callback in (*callbacks, *([] if terminal is None else [terminal])):
-            self._closing.callback(callback.close)
+            self._closing.callback(_blaming(callback, "close"))
 
     def __enter__(self) -> Self:
         return self
@@ -151,10 +172,91 @@ class Hooks:
     def __exit__(self, *error: Any) -> None:
         self._closing.__exit__(*error)  # the second time, nothing is left to close
 
+    # ------------------------------------------------------------------------------------------ a resume
 
-def _overridden(callbacks: list[Callback], name: str) -> list[Callable[..., None]]:
-    plain = getattr(Callback, name)
-    return [hook for callback in callbacks if getattr(hook := getattr(callback, name), "__func__", hook) is not plain]
+    def state(self, *, rescue: bool = False) -> str:
+        """Return the states of all callbacks as JSON text; empty if none has a state.
+
+        In a ``rescue`` after an error, a callback that cannot give its state keeps the one that it gave last.
+        """
+        for name, callback in self._stateful.items():
+            try:
+                self._states[name] = _plain(_blaming(callback, "state")())
+            except Exception:
+                if not rescue:
+                    raise
+        return json.dumps(self._states) if self._states else ""
+
+    def load(self, text: str) -> list[str]:
+        """Give every callback its state from a checkpoint; return notes about callbacks that differ from the run's."""
+        stored: dict[str, dict[str, Any]] = json.loads(text) if text else {}
+        notes = []
+        for name, callback in self._stateful.items():
+            if name in stored:
+                note = _blaming(callback, "load")(stored[name])
+                notes += [note] if note else []
+            else:
+                notes.append(f"callback {name} is new in this run, so it knows nothing of what happened before")
+        notes += [
+            f"the run had a callback {name}, which is not passed now: what it knew is dropped"
+            for name in stored
+            if name not in self._stateful
+        ]
+        return notes
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    hook = getattr(callback, name)
+    return getattr(hook, "__func__", hook) is not getattr(Callback, name)
+
+
+RAISED = "raised in "
+
+
+def _blaming(callback: Callback, name: str) -> Callable[..., Any]:
+    """Return a method of a callback that adds the names of both to any exception."""
+    method = getattr(callback, name)
+
+    def call(*given: Any) -> Any:
+        try:
+            return method(*given)
+        except Exception as error:
+            if not culprit(error):
+                error.add_note(f"{RAISED}{name} of the callback {type(callback).__name__}")
+            raise
+
+    return call
+
+
+def culprit(error: BaseException) -> str:
+    """Return the note that names the callback and the hook that raised an exception; empty if none did."""
+    return next((note for note in getattr(error, "__notes__", ()) if note.startswith(RAISED)), "")
+
+
+def _by_name(callbacks: Sequence[Callback]) -> dict[str, Callback]:
+    """Return callbacks by the names of their states: the class, with a number from the second of a class on.
+
+    A logger that is put in front of them in a resumed run therefore does not change the names.
+    """
+    counted: Counter[str] = Counter()
+    found = {}
+    for callback in callbacks:
+        kind = type(callback).__name__
+        counted[kind] += 1
+        found[kind if counted[kind] == 1 else f"{kind} {counted[kind]}"] = callback
+    return found
+
+
+def _plain(state: Any) -> dict[str, Any]:
+    """Return a state as JSON would return it; refuse what JSON cannot hold."""
+    fix = "return a dict of texts, finite numbers, lists, dicts and None"
+    if not isinstance(state, dict):
+        raise BadParameter("state", state, f"is a {type(state).__name__}", fix)
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise BadParameter("state", state, f"is not plain JSON data ({error})", fix) from error
+    return found
 
 
 def check_callbacks(callbacks: Any) -> None:
@@ -165,6 +267,10 @@ def check_callbacks(callbacks: Any) -> None:
         if not isinstance(callback, Callback):
             fix = "pass an object of a class derived from asgd.Callback"
             raise BadParameter("callbacks", callback, "is not a callback", fix)
+        for name in (*HOOKS, "close", "state", "load"):
+            if not callable(getattr(callback, name)):
+                fix = "store it under another name"
+                raise BadParameter("callbacks", callback, f"has a value {name} in place of a method", fix)
         unknown = [name for name in dir(callback) if name.startswith("on_") and name not in HOOKS]
         if unknown:
             problem = f"has a method {unknown[0]}, which no run calls"
