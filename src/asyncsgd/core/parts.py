@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from asyncsgd.core import aggregation, compression, dispatch, optimizers, steps, transforms, work
+from asyncsgd.core import aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
@@ -14,11 +14,12 @@ from asyncsgd.core.validate import integer
 TASK = ("initial", "update", "evaluate")
 KINDS: dict[str, type] = {
     name: kind
-    for module in (aggregation, compression, dispatch, optimizers, steps, transforms, work)
+    for module in (aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work)
     for name, kind in vars(module).items()
-    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__ and name != "Custom"
+    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
+    if name not in ("Custom", "CustomSchedule") and not name.startswith("_")
 }
-"""The parts that can be rebuilt from their numbers; `Custom` is missing because it holds a function."""
+"""The parts that can be rebuilt from their numbers; `Custom` and `CustomSchedule` hold functions, so they are missing."""
 
 
 @dataclass(frozen=True)
