@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class Schedule(ABC):
     def changes(self) -> bool:
         """Whether the step size is not the same in all iterations."""
         return self.varies
+
+    def largest(self, iterations: int) -> float:
+        """Return the largest share in the first ``iterations`` iterations."""
+        return float(self.shares(0, max(iterations, 1)).max())
 
     def value(self, iteration: int) -> float:
         """Return the step size at this iteration."""
@@ -132,6 +136,9 @@ class _Warmed(Schedule):
             found[early:] = self._all_after(np.arange(start + early, stop, dtype=np.float64))
         return found
 
+    def largest(self, iterations: int) -> float:
+        return 1.0
+
     def _after(self, t: int) -> float:
         """Return the share after the warm-up."""
         return 1.0
@@ -180,7 +187,9 @@ class _Ending(_Warmed):
         if self.total is not None:
             return self
         if iterations is None:
-            raise BadParameter("total", None, "is open, and so is the length of the run", f"pass {self.name}(total=...)")
+            raise BadParameter(
+                "total", None, "is open, and so is the length of the run", f"pass {self.name}(total=...)"
+            )
         if self._least >= iterations:
             problem = f"is too long for a run of {iterations} iterations"
             raise BadParameter("warmup", self.warmup, problem, "pass a shorter one, or more iterations, or total=...")
@@ -240,22 +249,22 @@ class CosineSchedule(_Ending):
         rest = 1.0 - self.final
         first = 1.0 - rest * _sine_squared(np.minimum(passed, 0.5))
         second = self.final + rest * _sine_squared(1.0 - np.maximum(passed, 0.5))
-        return np.where(passed <= 0.5, first, second)
+        return np.asarray(np.where(passed <= 0.5, first, second))
 
 
+Number = TypeVar("Number", float, Floats)
 SINE = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(9))
 """The Taylor coefficients of the sine: exact to the last digits up to π/4."""
 
 
-def _sine_squared(part: Any) -> Any:
+def _sine_squared(part: Number) -> Number:
     """Return sin²(π/2 · part) for parts of at most a half, numbers or arrays, with the same bits for both."""
-    x = part * (math.pi / 2)
-    z = x * x
-    total = SINE[-1]
+    x: Any = part * (math.pi / 2)
+    z, total = x * x, SINE[-1]
     for coefficient in SINE[-2::-1]:
         total = total * z + coefficient
-    sine = x * total
-    return sine * sine
+    squared: Number = (x * total) * (x * total)
+    return squared
 
 
 @dataclass(frozen=True, repr=False)

@@ -65,7 +65,9 @@ def picky_sgd(stepsize: float | Schedule, *, threshold: float, concurrency: int 
 
 
 @recipe
-def adadelay(stepsize: float | Schedule = 1.0, *, smoothness: float, c: float | None = None, coordinates: bool = False) -> Method:
+def adadelay(
+    stepsize: float | Schedule = 1.0, *, smoothness: float, c: float | None = None, coordinates: bool = False
+) -> Method:
     """AdaDelay: η_t = η/(L + c√(t+τ)) with t from 1; it returns the averaged iterate (Sra et al. 2016).
 
     Args:

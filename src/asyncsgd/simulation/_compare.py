@@ -135,9 +135,7 @@ def compare(
                 )  # fmt: skip
                 method = with_step(method, sweeps[name].best)
             assert isinstance(method, Method)
-            runs[name] = run_simulation(
-                task, method, durations, iterations=iterations, seed=seeds[0], progress=advance
-            )
+            runs[name] = run_simulation(task, method, durations, iterations=iterations, seed=seeds[0], progress=advance)
     return Comparison(runs, sweeps, target, metric)
 
 
