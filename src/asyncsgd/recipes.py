@@ -184,6 +184,8 @@ def _with_schedule(method: Method, common: Mapping[str, Any]) -> Method:
         options[option] = value
     if not isinstance(kind, str) or kind not in SCHEDULES:
         name = "schedule.kind" if isinstance(given, Mapping) else "schedule"
+        if kind is None:
+            raise BadParameter(name, kind, "is missing", f"pass one of {', '.join(SCHEDULES)}")
         raise BadParameter(name, kind, "is not a schedule", nearest(kind, SCHEDULES))
     parameters = inspect.signature(SCHEDULES[kind]).parameters
     with _naming({"peak": "stepsize"} | spelled):

@@ -82,11 +82,11 @@ class Schedule(ABC):
             except BadParameter:
                 raise
             except Exception as error:  # a user's function may raise anything
-                problem = f"raised {type(error).__name__} ({error}) after iteration {start}"
+                problem = f"raised {type(error).__name__} ({error}) at iteration {start} or later"
                 raise BadParameter("stepsize", self, problem, fix) from error
             bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
             if bad.size:
-                problem = f"is {values[bad[0]]} at iteration {start + int(bad[0])}"
+                problem = f"is {values[bad[0]]:.6g} at iteration {start + int(bad[0])}"
                 raise BadParameter("stepsize", self, problem, fix)
             moves = moves or bool(values.any())
         if not moves:
