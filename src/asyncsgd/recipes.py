@@ -23,11 +23,6 @@ from asyncsgd.core.work import LocalSteps
 from asyncsgd.methods.listing import recipes as recipes
 
 COMMON = {
-    "schedule": "How the step size changes; stepsize is its peak: constant, linear, cosine, inverse_sqrt, "
-    "warmup_stable_decay.",
-    "warmup": "Number of iterations in which the schedule grows to its peak; needs schedule.",
-    "total": "Iteration at which the schedule ends (default: the run's iterations); needs schedule.",
-    "final": "Share of the peak that is left when the schedule ends; needs schedule.",
     "clip": "Scale down updates with a norm above this value.",
     "noise": "Multiplier z of the Gaussian noise N(0, (z·clip)²) added to every applied sum; needs clip.",
     "momentum": "Momentum β of the server's optimizer.",
@@ -37,6 +32,11 @@ COMMON = {
     "scaled": "Divide the result of local steps by their step size, so that it has the scale of a gradient.",
     "proximal": "Strength of the pull of local steps towards the model that they started from.",
     "compressed": "Precision used to send updates, with error feedback: float16 or bfloat16 (Ray only).",
+    "schedule": "How the step size changes; stepsize is its peak: constant, linear, cosine, inverse_sqrt, "
+    "warmup_stable_decay.",
+    "warmup": "Number of iterations in which the schedule grows to its peak; needs schedule.",
+    "total": "Iteration at which the schedule ends (default: the run's iterations); needs schedule.",
+    "final": "Share of the peak that is left when the schedule ends; needs schedule.",
 }
 """Options that every recipe takes, with their help."""
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {

@@ -17,6 +17,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.run.lookup import method_options, named_method
 from asyncsgd.run.stored import unpackage
 from asyncsgd.run.view import RunView
+from asyncsgd.testing.bench import Bowl
 
 COSINE = asgd.schedules.cosine(0.05, warmup=10, final=0.2)
 
@@ -48,6 +49,8 @@ def test_a_longer_resume_keeps_the_total_of_the_start(tmp_path: Path) -> None:
     assert run.trace.step.tolist() == [fixed.value(t) for t in range(100)]
     assert unpackage(tmp_path)[1] == run.method
     sound(run, 100)
+    given = asgd.replay(tmp_path, task=Bowl(), method=asgd.async_sgd(COSINE))  # open as it was passed to train
+    assert given.x.tobytes() == run.x.tobytes()
 
 
 def test_a_stopped_run_goes_on_with_the_bits_of_one_that_did_not_stop(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ TRUST = "Load job.pkl of a directory that another user owns. Unsafe: a pickle ca
     epilog=examples(
         "train examples.digits:task --stepsize 0.05 --iterations 2000",
         "train my.module:task --method mifa --stepsize 0.1 --iterations 2000",
-        "train my:task --stepsize 3e-4 --schedule cosine --warmup 200 --iterations 2000",
+        "train my:task --stepsize 0.1 --schedule cosine --iterations 2000",
         "train my.module:task --engine ray --stepsize 0.1 --iterations 2000",
         "train --resume --directory runs/task-1",
     ),

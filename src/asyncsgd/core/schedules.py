@@ -246,14 +246,12 @@ class CosineSchedule(_Ending):
         return self.final + rest * _sine_squared(1.0 - passed)
 
     def _all_fall(self, passed: Floats) -> Floats:
-        rest = 1.0 - self.final
-        first = 1.0 - rest * _sine_squared(np.minimum(passed, 0.5))
-        second = self.final + rest * _sine_squared(1.0 - np.maximum(passed, 0.5))
-        return np.asarray(np.where(passed <= 0.5, first, second))
+        part = (1.0 - self.final) * _sine_squared(np.minimum(passed, 1.0 - passed))
+        return np.asarray(np.where(passed <= 0.5, 1.0 - part, self.final + part))
 
 
 Number = TypeVar("Number", float, Floats)
-SINE = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(9))
+SINE = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(8))
 """The Taylor coefficients of the sine: exact to the last digits up to π/4."""
 
 

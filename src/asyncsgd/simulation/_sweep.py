@@ -182,7 +182,11 @@ def run_sweep(
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
-    methods = [each.bind(workers, iterations) for each in methods]
+    if isinstance(method, Method):  # bound and checked once: the grid changes only the step or the peak
+        first = methods[0].bind(workers, iterations)
+        methods = [with_step(first, float(size)) for size in sizes]
+    else:
+        methods = [each.bind(workers, iterations) for each in methods]
     stop = _stop(task, goal, iterations)
     measure = Measure(1 if stop else max(1, iterations // 100), (goal.metric,), stop, history=False)
     request = _Request(task, methods, durations, iterations, measure, progress)
