@@ -112,8 +112,17 @@ def test_compare_refuses_two_peaks_of_one_schedule_under_a_grid():
 
 def test_divergence_names_the_schedule_and_its_peak():
     method = asgd.async_sgd(asgd.schedules.linear(50.0, final=1.0))
-    with pytest.warns(asgd.DivergenceWarning, match=r"stepsize linear\(50.0, .*\)\): try a smaller peak"):
+    with pytest.warns(asgd.DivergenceWarning, match=r"stepsize linear\(50.0, .*\)\): try a smaller peak") as caught:
         asgd.simulate(TASK, method, SPEEDS, iterations=3000)
+    assert caught[0].filename == __file__  # the line of the caller
+    with pytest.warns(asgd.EdgeWarning) as caught:
+        asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.001, 0.002], iterations=50)
+    assert caught[0].filename == __file__
+
+
+def test_compare_without_a_seed_is_refused():
+    with pytest.raises(BadParameter, match="seeds"):
+        asgd.compare(TASK, [asgd.async_sgd], SPEEDS, stepsizes=[0.1], seeds=[], iterations=20)
 
 
 def test_the_view_and_the_page_have_the_schedule_and_the_steps_that_were_used(tmp_path):

@@ -122,11 +122,12 @@ def compare(
     runs: dict[str, Run] = {}
     sweeps: dict[str, Sweep] = {}
     goal = Goal(target, metric, window, sustained)
-    swept = 0 if stepsizes is None and target is None else np.size(seeds) * (1 if stepsizes is None else len(stepsizes))
+    judged = stepsizes is not None or target is not None
+    each = 1 + (np.size(seeds) * (1 if stepsizes is None else len(stepsizes)) if judged else 0)
     length = durations.iterations if iterations is None and isinstance(durations, Trace) else iterations
-    with shown(progress, None if length is None else len(named) * (swept + 1) * length, "comparing") as advance:
+    with shown(progress, None if length is None else len(named) * each * length, "comparing") as advance:
         for name, method in named.items():
-            if swept:
+            if judged:
                 steps = [method.step.peak] if stepsizes is None and isinstance(method, Method) else stepsizes
                 assert steps is not None
                 sweeps[name] = run_sweep(

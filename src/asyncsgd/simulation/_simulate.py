@@ -283,7 +283,7 @@ def _warn(run: Run) -> Run:
             f"{run.method.name} diverged at iteration {run.diverged} (stepsize {what}): "
             f"try a smaller {smaller}; x is the model of iteration {run.x_iteration}",
             DivergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return run
 

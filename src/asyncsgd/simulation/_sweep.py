@@ -239,7 +239,7 @@ def _judge(found: Sweep, iterations: int) -> None:
         warnings.warn(
             f"the best stepsize {found.best:.3g} is the {side} of the grid: extend stepsizes beyond it",
             EdgeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
