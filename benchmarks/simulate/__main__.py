@@ -55,14 +55,12 @@ def loops(name, task, c_run, gradient, steps, rounds):
     x0, eta = task.initial(), 0.02
     method = asgd.async_sgd(eta)
     arrivals = arrivals_of(asgd.durations.fixed([1.0, float(SLOW)]), method, steps, 0)
-    norms = np.empty(steps)
+    norms, measure = np.empty(steps), compiled_replay.Measure(every=1, wanted=("gradient_norm",))
     few = max(200, steps // 50)
 
     def lanes(count):
         sizes = list(np.geomspace(eta / 4, eta, count))
-        return compiled_replay.replay_lanes(
-            arrivals, task, method, stepsizes=sizes, seeds=[0] * count, every=1, wanted=("gradient_norm",)
-        )
+        return compiled_replay.replay_lanes(arrivals, task, method, [(size, 0) for size in sizes], measure)
 
     def in_c():
         c_run(x0.copy(), eta, SLOW, steps, norms)
@@ -70,17 +68,13 @@ def loops(name, task, c_run, gradient, steps, rounds):
     in_c()
     theirs = handwritten.numpy_loop(gradient, x0, eta, SLOW, few)
     assert np.allclose(norms[:few], theirs, rtol=1e-9), "the C loop computes something else"
-    one = compiled_replay.replay_lanes(
-        arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
-    ).metrics["gradient_norm"][1:, 0]
+    one = compiled_replay.replay_lanes(arrivals, task, method, [(eta, 0)], measure).metrics["gradient_norm"][1:, 0]
     assert np.allclose(one[:few], norms[:few], rtol=1e-9), "ours computes something else"
     times = interleaved(
         rounds,
         c=in_c,
         numpy=lambda: handwritten.numpy_loop(gradient, x0, eta, SLOW, few),
-        one=lambda: compiled_replay.replay_lanes(
-            arrivals, task, method, stepsizes=[eta], seeds=[0], every=1, wanted=("gradient_norm",)
-        ),
+        one=lambda: compiled_replay.replay_lanes(arrivals, task, method, [(eta, 0)], measure),
         many=lambda: lanes(LANES),
         whole=lambda: asgd.simulate(task, method, asgd.durations.fixed([1.0, float(SLOW)]), iterations=steps, every=1),
     )

@@ -13,7 +13,7 @@ scales the step for late gradients by a rule with proven guarantees.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd import aggregation, compression, dispatch, methods, optimizers, steps
+from asyncsgd import aggregation, compression, dispatch, methods, optimizers, schedules, steps
 from asyncsgd.core import errors
 from asyncsgd.core.errors import AsyncSGDError, BiasWarning
 from asyncsgd.core.events import Arrived, Assign, Cancel, Ended, Job, Joined, Left, Lost, Outcome, Reply
@@ -109,6 +109,7 @@ __all__ = [
     "replay",
     "report",
     "ringmaster",
+    "schedules",
     "simulate",
     "steps",
     "sweep",

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from asyncsgd import optimizers
+from asyncsgd import optimizers, schedules
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Optimizer
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.validate import instead, nearest
 from asyncsgd.core.work import LocalSteps
 from asyncsgd.methods.listing import recipes as recipes
@@ -31,12 +32,24 @@ COMMON = {
     "scaled": "Divide the result of local steps by their step size, so that it has the scale of a gradient.",
     "proximal": "Strength of the pull of local steps towards the model that they started from.",
     "compressed": "Precision used to send updates, with error feedback: float16 or bfloat16 (Ray only).",
+    "schedule": "How the step size changes; stepsize is its peak: constant, linear, cosine, inverse_sqrt, "
+    "warmup_stable_decay.",
+    "warmup": "Number of iterations in which the schedule grows to its peak; needs schedule.",
+    "total": "Iteration at which the schedule ends (default: the run's iterations); needs schedule.",
+    "final": "Share of the peak that is left when the schedule ends; needs schedule.",
 }
 """Options that every recipe takes, with their help."""
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
     "momentum": optimizers.momentum,
     "adamw": optimizers.adamw,
+}
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": schedules.constant,
+    "linear": schedules.linear,
+    "cosine": schedules.cosine,
+    "inverse_sqrt": schedules.inverse_sqrt,
+    "warmup_stable_decay": schedules.warmup_stable_decay,
 }
 
 
@@ -69,13 +82,16 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
     >>> from asyncsgd.methods import async_sgd
     >>> adapt(async_sgd(0.1), {"momentum": 0.9, "stepsize": 0.2}).step
     Constant(stepsize=0.2)
+    >>> adapt(async_sgd(0.1), {"schedule": "cosine", "warmup": 200}).step
+    Constant(stepsize=cosine(0.1, warmup=200))
     """
     for option in common:
         if option not in ("stepsize", *COMMON):
             fix = instead(option, common[option], ["stepsize", *COMMON])
             raise BadParameter(option, common[option], f"is not an option of {method.name}", fix)
     if "stepsize" in common:
-        method = method.using(step=replace(method.step, stepsize=common["stepsize"]))
+        method = method.using(step=method.step.with_peak(common["stepsize"]))
+    method = _with_schedule(method, common)
     _check_flags({"scaled": bool}, common)
     method = _with_local_steps(method, common)
     if "optimizer" in common or "momentum" in common:
@@ -145,6 +161,43 @@ def _with_local_steps(method: Method, common: Mapping[str, Any]) -> Method:
             raise BadParameter(option, value, f"has no meaning for {method.name}, whose jobs are gradients", fix)
         return method.using(work=replace(method.work, **details))
     return method
+
+
+def _with_schedule(method: Method, common: Mapping[str, Any]) -> Method:
+    """Put a schedule on the step size, given as a name, or as a table with the name under ``kind`` and options."""
+    shared = {option: common[option] for option in ("warmup", "total", "final") if option in common}
+    if "schedule" not in common:
+        for option, value in shared.items():
+            fix = f"pass schedule too, one of {', '.join(SCHEDULES)}"
+            raise BadParameter(option, value, "is an option of a schedule", fix)
+        return method
+    if isinstance(method.step.stepsize, Schedule):
+        problem = f"cannot replace {method.step.stepsize!r} of {method.name}"
+        raise BadParameter("schedule", common["schedule"], problem, "leave it out")
+    given = common["schedule"]
+    options = dict(given) if isinstance(given, Mapping) else {"kind": given}
+    kind = options.pop("kind", None)
+    spelled = {option: f"schedule.{option}" for option in options}
+    for option, value in shared.items():
+        if option in options:
+            raise BadParameter(option, value, f"contradicts schedule = {given!r}", "leave one of the two out")
+        options[option] = value
+    if not isinstance(kind, str) or kind not in SCHEDULES:
+        name = "schedule.kind" if isinstance(given, Mapping) else "schedule"
+        if kind is None:
+            raise BadParameter(name, kind, "is missing", f"pass one of {', '.join(SCHEDULES)}")
+        raise BadParameter(name, kind, "is not a schedule", nearest(kind, SCHEDULES))
+    parameters = inspect.signature(SCHEDULES[kind]).parameters
+    with _naming({"peak": "stepsize"} | spelled):
+        for option, value in options.items():
+            if option not in parameters or option == "peak":
+                known = [name for name in parameters if name != "peak"]
+                raise BadParameter(option, value, f"is not an option of {kind}", nearest(option, known))
+        for name, parameter in parameters.items():
+            if parameter.default is parameter.empty and name not in ("peak", *options):
+                shown = name if name in COMMON else f"schedule.{name}"
+                raise BadParameter(shown, None, "is missing", f"{kind} needs it: pass one")
+        return method.using(step=replace(method.step, stepsize=SCHEDULES[kind](method.step.peak, **options)))
 
 
 def _optimizer(common: Mapping[str, Any]) -> Optimizer:

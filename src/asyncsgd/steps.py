@@ -1,10 +1,10 @@
-"""Step rules: how much of the stepsize an arrival gets, by its delay, its staleness or its iteration.
+"""Step rules: how much of the stepsize an arrival gets, by its delay or its staleness.
 
-Every rule takes the stepsize first. Derive a rule of your own from `Step`, or give `custom` a function.
+Every rule takes the stepsize first, a number or a schedule of `asyncsgd.schedules`. Derive a rule of your own from
+`Step`, or give `custom` a function.
 
 >>> import asyncsgd as asgd
->>> warmup = asgd.steps.custom(0.1, lambda arrival: min(1.0, (1 + arrival.iteration) / 1000))
->>> method = asgd.async_sgd(0.1).using(step=warmup)
+>>> method = asgd.async_sgd(0.1).using(step=asgd.steps.custom(0.1, lambda arrival: 0.9**arrival.delay))
 >>> asgd.steps.polynomial(0.1, power=1.0)
 Polynomial(stepsize=0.1, power=1.0)
 """

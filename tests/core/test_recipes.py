@@ -12,7 +12,6 @@ import pytest
 import asyncsgd as asgd
 from asyncsgd import methods, optimizers
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.steps import Custom
 
 STEPPED = [name for name in methods.__all__ if name != "table"]
 OPTIMIZERS = {name: getattr(optimizers, name) for name in ("sgd", "momentum", "adamw")}
@@ -80,11 +79,11 @@ def decaying(t: int) -> float:
 def test_a_step_that_is_a_function_points_to_the_way_that_works(name: str) -> None:
     with pytest.raises(BadParameter, match=r"^stepsize = <function decaying.*> is a function; pass a number") as caught:
         RECIPES[name](stepsize=decaying, **needed(RECIPES[name]))
-    assert "method.using(step=asgd.steps.custom(0.1, lambda arrival: 1 / (1 + arrival.iteration)))" in str(caught.value)
+    assert "or a schedule: asgd.schedules.custom(function)" in str(caught.value)
 
 
 def test_the_way_that_works() -> None:
-    method = asgd.async_sgd(0.1).using(step=Custom(0.1, lambda arrival: 1 / (1 + arrival.iteration)))
+    method = asgd.async_sgd(asgd.schedules.custom(decaying))
     run = asgd.simulate(asgd.tasks.quadratic(workers=2), method, asgd.durations.fixed([1.0, 2.0]), iterations=5)
     assert run.trace.step == pytest.approx([decaying(t) for t in range(5)])
 

@@ -29,7 +29,9 @@ def _one_thread():
 
 def test_there_are_pages_with_code():
     names = {path.relative_to(DOCS).as_posix() for path in RUNNABLE}
-    howtos = {f"howto/{name}.md" for name in ("method", "dispatch", "task", "engine", "durations", "callback")}
+    howtos = {
+        f"howto/{name}.md" for name in ("method", "schedules", "dispatch", "task", "engine", "durations", "callback")
+    }
     guides = {"guides/migrate.md"}
     users = {f"users/{name}.md" for name in ("engineer", "federated", "researcher", "planner")}
     assert {"tutorial.md", "index.md"} | howtos | guides | users <= names

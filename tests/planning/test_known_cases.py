@@ -308,14 +308,6 @@ def test_communication_is_part_of_a_job():
     assert batch.seconds == pytest.approx(rows_of(plain, "minibatch_sgd")[2].seconds)
 
 
-def test_progress_adds_up():
-    told = []
-    asgd.plan([1.0, 2.0, 3.0], progress=told.append)
-    assert sum(told) == 1000
-    assert min(told) >= 0
-    assert len(told) > 5
-
-
 def test_few_samples_are_said():
     assert any("1 of 2 workers were measured fewer than 5 times" in n for n in asgd.plan([[1.0] * 9, [2.0]]).notes())
     assert asgd.plan([[1.0] * 9, [2.0] * 9]).notes() == []

@@ -39,6 +39,10 @@ NEEDED: dict[str, dict[str, Any]] = {
 """Every recipe with what it needs."""
 NAMED = (
     "stepsize",
+    "schedule",
+    "warmup",
+    "total",
+    "final",
     "concurrency",
     "clip",
     "noise",

@@ -20,6 +20,7 @@ from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation import durations as times
 from asyncsgd.simulation._simulate import arrivals_of, play
+from asyncsgd.simulation.compiled_replay import Measure
 from asyncsgd.simulation.lowering import lower, share, weigh
 from asyncsgd.trace import Recorder
 from asyncsgd.trace.replay import replay_core
@@ -31,20 +32,33 @@ TASKS = {
     "logistic": asgd.tasks.logistic(m=40, dim=5, workers=WORKERS, batch=4),
 }
 
+sizes = st.sampled_from(
+    [
+        0.05,
+        asgd.schedules.constant(0.05, warmup=7),
+        asgd.schedules.linear(0.05, warmup=3, total=50, final=0.1),
+        asgd.schedules.cosine(0.05, total=60),
+        asgd.schedules.cosine(0.05, warmup=30, total=70, final=0.3),
+        asgd.schedules.inverse_sqrt(0.05, warmup=5),
+        asgd.schedules.warmup_stable_decay(0.05, warmup=4, decay=20, total=64),
+        asgd.schedules.custom(lambda t: 0.97**t, peak=0.05),
+    ]
+)
+rules_of_steps = st.sampled_from(
+    [
+        steps.Constant,
+        steps.DelayAdaptive,
+        lambda size: steps.DropAbove(size, 2),
+        steps.DivideAbove,
+        steps.WorkersOverDelay,
+        steps.Polynomial,
+        lambda size: steps.DropStale(size, 2),
+    ]
+)
 methods = st.builds(
     Method,
     name=st.just("any"),
-    step=st.sampled_from(
-        [
-            steps.Constant(0.05),
-            steps.DelayAdaptive(0.05),
-            steps.DropAbove(0.05, 2),
-            steps.DivideAbove(0.05),
-            steps.WorkersOverDelay(0.05),
-            steps.Polynomial(0.05),
-            steps.DropStale(0.05, 2),
-        ]
-    ),
+    step=st.builds(lambda rule, size: rule(size), rules_of_steps, sizes),
     dispatch=st.one_of(
         st.builds(rules.AlwaysBusy, st.none() | st.integers(1, 4), sample_early=st.booleans()),
         st.just(rules.Batch()),
@@ -73,7 +87,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     task, durations = TASKS[name], times.exponential([1.0, 1.0, 2.0, 7.0])
     arrivals = arrivals_of(durations, method, iterations, seed)
     assert lower(method, task).numbers
-    alone = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[seed], every=5)
+    alone = compiled_replay.replay_lanes(arrivals, task, method, [(0.05, seed)], Measure(every=5))
     update, weighed, used, diverged = replay_core(arrivals, task, method, seed=seed)
     assert diverged is None
     assert np.array_equal(alone.x[:, 0], update.output)
@@ -81,9 +95,8 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     assert np.array_equal(alone.weighed.weight, weighed.weight)
     assert np.array_equal(alone.weighed.version, weighed.version)
     assert np.array_equal(share(method, weighed.weight), used)
-    many = compiled_replay.replay_lanes(
-        arrivals, task, method, stepsizes=[0.01, 0.05, 0.02] * 4, seeds=[seed, seed, seed + 1] * 4, every=5
-    )
+    lanes = [(0.01, seed), (0.05, seed), (0.02, seed + 1)] * 4
+    many = compiled_replay.replay_lanes(arrivals, task, method, lanes, Measure(every=5))
     for lane in (1, 4, 10):
         assert np.array_equal(many.x[:, lane], alone.x[:, 0])
         for metric in alone.metrics:
@@ -93,11 +106,11 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
 def test_points_are_kept_only_while_somebody_will_read_them():
     method = asgd.fedbuff(0.1, concurrency=6, buffer=3)
     arrivals = arrivals_of(times.exponential([1.0, 1.0, 2.0, 7.0]), method, 2000, 0)
-    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, method))
+    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, method), np.ones(2000))
     assert slots <= 6
     batch = asgd.minibatch_sgd(0.1)
     arrivals = arrivals_of(times.fixed([1.0] * 50), batch, 2000, 0)
-    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, batch))
+    _, slots, _ = compiled_replay._path(arrivals, weigh(arrivals, batch), np.ones(2000))
     assert slots <= 2  # fifty workers share one version
 
 
@@ -182,8 +195,9 @@ def test_divergence_is_reported_and_never_a_number(method):
 def test_a_lane_that_diverges_leaves_the_others_alone():
     task, method = TASKS["exact quadratic"], asgd.async_sgd(0.05)
     arrivals = arrivals_of(times.fixed([1.0, 1.0, 1.0, 3.0]), method, 3000, 0)
-    result = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05, 3.0, 0.02], seeds=[0] * 3, every=1)
-    alone = compiled_replay.replay_lanes(arrivals, task, method, stepsizes=[0.05], seeds=[0], every=1)
+    lanes = [(0.05, 0), (3.0, 0), (0.02, 0)]
+    result = compiled_replay.replay_lanes(arrivals, task, method, lanes, Measure(every=1))
+    alone = compiled_replay.replay_lanes(arrivals, task, method, lanes[:1], Measure(every=1))
     assert list(result.diverged >= 0) == [False, True, False]
     assert np.isnan(result.x[:, 1]).all()
     late = result.iteration >= result.diverged[1]

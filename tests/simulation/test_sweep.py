@@ -131,12 +131,6 @@ def test_compare_uses_the_same_durations_and_each_methods_best_step():
     assert both.runs["waiting"].method.step.stepsize == both.sweeps["waiting"].best
 
 
-def test_progress_adds_up():
-    done = []
-    asgd.sweep(TASK, asgd.async_sgd, SPEEDS, stepsizes=[0.01, 0.1, 0.4], iterations=500, progress=done.append)
-    assert sum(done) == 3 * 500
-
-
 def test_a_cell_does_not_depend_on_its_neighbours():
     """A lane that has reached the target goes on with its block; what it reports is from when it got there."""
     speeds = asgd.durations.fixed([1.0, 128.0])

@@ -17,6 +17,7 @@ from asyncsgd.cli import application
 from asyncsgd.cli.application import SIMULATE, Json, app, examples
 from asyncsgd.core.errors import BadConfig, BadParameter, MissingLibrary, UsageError
 from asyncsgd.core.method import Method
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.validate import nearest
 from asyncsgd.simulation import durations
 from asyncsgd.simulation._compare import labels
@@ -36,6 +37,7 @@ from asyncsgd.simulation._sweep import grid
 #     [method]                        # or [[method]] several times, to compare
 #     kind = "delay_adaptive"         # any recipe of `asyncsgd methods`; the other keys are its options
 #     stepsize = 0.1
+#     schedule = {kind = "cosine", warmup = 200}    # optional: stepsize is then its peak, also in a sweep
 #     clip = 1.0                      # optional, for any method; also noise, local_steps, local_stepsize, momentum
 #     optimizer = {kind = "adamw"}    # optional, for any method; the other keys are the optimizer's options
 #     name = "mine"                   # optional: name in the table
@@ -114,7 +116,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
     return Config(task, speeds, steps, run, sweep)
 
 
-def _method(entry: Any) -> tuple[str, float | None, Method, Callable[[float | None], Method]]:
+def _method(entry: Any) -> tuple[str, float | Schedule | None, Method, Callable[[float | None], Method]]:
     """Return the name, the step size in the file or None, the method, and a function of the step size."""
     options = dict(_table(entry, "method"))
     kind, name = options.pop("kind", None), options.pop("name", None)
@@ -272,8 +274,7 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     """
     from asyncsgd.cli import simulate as configs
     from asyncsgd.simulation._compare import refuse_same
-    from asyncsgd.simulation._sweep import check_grid
-    from asyncsgd.simulation._sweep import sweep as run_grid
+    from asyncsgd.simulation._sweep import Goal, check_grid, run_sweep
     from asyncsgd.simulation.compiled_replay import Bar
 
     described = configs.load(config)
@@ -284,6 +285,7 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     run: dict[str, Any] = {"iterations": described.run["iterations"]}
     grid = dict(described.sweep)
     grid.setdefault("seeds", [described.run.get("seed", 0)])
+    goal = Goal(**{key: grid.pop(key) for key in ("target", "metric", "window", "sustained") if key in grid})
     rows: list[dict[str, Any]] = []
     sweeps: dict[str, Any] = {}
     with _naming(config):
@@ -291,7 +293,7 @@ def sweep(config: File, output: PageFile = None, json: Json = False) -> None:
     lanes = len(grid["stepsizes"]) * len(grid["seeds"])
     with Bar(len(described.methods) * lanes * run["iterations"], "sweeping") as advance, _naming(config):
         for name, recipe in described.methods.items():
-            found = run_grid(described.task, recipe, described.durations, progress=advance, **run, **grid)
+            found = run_sweep(described.task, recipe, described.durations, goal=goal, progress=advance, **run, **grid)
             sweeps[name] = found
             reached = found.target is not None
             rows.append(

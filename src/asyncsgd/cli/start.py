@@ -70,22 +70,19 @@ def plan(
     Prints the method, the concurrency, the step size, the expected speed-up and how close it is to the theoretical
     limit, and writes a page.
     """
-    from asyncsgd.planning.planner import WHOLE
     from asyncsgd.planning.planner import plan as make_plan
-    from asyncsgd.simulation.compiled_replay import Bar
 
     tried = None if concurrency is None else _whole_numbers(concurrency)
-    with Bar(WHOLE, "simulating") as advance:
-        found = make_plan(
-            durations,
-            concurrency=tried,
-            heterogeneous=heterogeneous,
-            epsilon=epsilon,
-            noise=noise,
-            heterogeneity=heterogeneity,
-            seed=seed,
-            progress=advance,
-        )
+    found = make_plan(
+        durations,
+        concurrency=tried,
+        heterogeneous=heterogeneous,
+        epsilon=epsilon,
+        noise=noise,
+        heterogeneity=heterogeneity,
+        seed=seed,
+        progress=True,
+    )
     _show_plan(found, None if no_page else page or (None if json else Path("plan.html")), as_json=json)
 
 

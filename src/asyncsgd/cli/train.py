@@ -18,6 +18,7 @@ METHOD, RUN, WORKERS, RAY = "The method", "The run", "Workers", "With --engine r
     epilog=examples(
         "train examples.digits:task --stepsize 0.05 --iterations 2000",
         "train my.module:task --method mifa --stepsize 0.1 --iterations 2000",
+        "train my:task --stepsize 0.1 --schedule cosine --iterations 2000",
         "train my.module:task --engine ray --stepsize 0.1 --iterations 2000",
         "train --resume --directory runs/task-1",
     ),
@@ -35,6 +36,32 @@ def train(
     method: Annotated[
         str | None,
         typer.Option(help="A method that `asyncsgd methods` lists, or module:name.", show_default="delay_adaptive"),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the step size changes; --stepsize is its peak: constant, linear, cosine, inverse_sqrt, or "
+            "warmup_stable_decay.",
+            show_default="the same in every iteration",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    warmup: Annotated[
+        int | None,
+        typer.Option(help="Iterations in which --schedule grows to its peak. Example: 200", rich_help_panel=METHOD),
+    ] = None,
+    total: Annotated[
+        int | None,
+        typer.Option(help="Iteration at which --schedule ends.", show_default="--iterations", rich_help_panel=METHOD),
+    ] = None,
+    final: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the peak that is left when --schedule ends. Example: 0.1",
+            show_default="0",
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,

@@ -149,15 +149,19 @@ class Method:
         `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, and a resume
         keeps it, also with more workers or iterations. A `Server` of your own needs a method that is bound.
 
+        A schedule of the step size gets its ``total`` here, and every step size of the run is checked.
+
         Args:
             workers: The number of workers that the run starts with.
             iterations: The number of updates that will arrive; None if unknown.
 
         >>> import asyncsgd as asgd
+        >>> asgd.async_sgd(asgd.schedules.linear(0.1)).bind(workers=8, iterations=1000).step
+        Constant(stepsize=linear(0.1, total=1000))
         >>> asgd.methods.staleness_aware(0.1, splits=2).bind(workers=8, iterations=1000).aggregation
         Buffer(size=4, noise=0.0)
         """
-        return self.using(aggregation=self.aggregation.bind(workers, iterations))
+        return self.using(step=self.step.bind(iterations), aggregation=self.aggregation.bind(workers, iterations))
 
     @property
     def parts(self) -> tuple[str, ...]:

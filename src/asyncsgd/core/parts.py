@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from asyncsgd.core import aggregation, compression, dispatch, optimizers, steps, transforms, work
+from asyncsgd.core import aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
@@ -14,11 +14,12 @@ from asyncsgd.core.validate import integer
 TASK = ("initial", "update", "evaluate")
 KINDS: dict[str, type] = {
     name: kind
-    for module in (aggregation, compression, dispatch, optimizers, steps, transforms, work)
+    for module in (aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work)
     for name, kind in vars(module).items()
-    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__ and name != "Custom"
+    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
+    if name not in ("Custom", "CustomSchedule") and not name.startswith("_")
 }
-"""The parts that can be rebuilt from their numbers; `Custom` is missing because it holds a function."""
+"""The parts that can be rebuilt from their numbers. `Custom` and `CustomSchedule` are missing: they hold functions."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,26 @@ def made(described: Mapping[str, Any]) -> Method:
         return Method(**{name: _made(value) for name, value in described.items()})
     except (TypeError, AttributeError) as error:
         raise BadParameter("parts", dict(described), f"do not make a method ({error})", "use the method") from error
+
+
+def described_schedule(described: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """Return the step size of a method that `describe` has described, or the peak of its schedule and the schedule.
+
+    >>> described_schedule(describe(Method("mine", steps.Constant(schedules.ConstantSchedule(0.1, warmup=20)))))
+    (0.1, 'constant(0.1, warmup=20)')
+    >>> described_schedule(describe(Method("mine", steps.Constant(0.1))))
+    (0.1, None)
+    """
+    found = (described.get("step") or {}).get("stepsize")
+    if not isinstance(found, Mapping):
+        return (float(found), None) if isinstance(found, int | float) else (None, None)
+    peak = found.get("peak")
+    try:
+        name = repr(_made(found))
+    except (BadParameter, TypeError, AttributeError):  # a function, or a schedule of another package
+        kind = str(found.get("kind")).rpartition(".")[2]
+        name = f"{'custom' if kind == 'CustomSchedule' else kind}(peak={peak!r})"
+    return (float(peak), name) if isinstance(peak, int | float) else (None, name)
 
 
 def _described(value: Any) -> Any:

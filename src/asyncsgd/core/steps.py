@@ -1,8 +1,8 @@
-"""How large the step for an arrival is: η_t = stepsize · weight(arrival).
+"""How large the step for an arrival is: η_t = size(t) · weight(arrival).
 
-The user tunes ``stepsize``; the rule computes ``weight``, usually from the delay. Weight 0 drops the arrival. A rule
-is a frozen dataclass derived from `Step` that defines ``weight``. It sees delay, staleness, worker, concurrency and
-iteration (`Arrival`).
+The user tunes ``stepsize``, a number or a schedule; the rule computes ``weight``, usually from the delay. Weight 0
+drops the arrival. A rule is a frozen dataclass derived from `Step` that defines ``weight``. It sees delay, staleness,
+worker, concurrency and iteration (`Arrival`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrival
+from asyncsgd.core.schedules import Floats, Schedule, peak_of
 from asyncsgd.core.validate import count, nonnegative, positive
 
 Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
@@ -24,7 +27,7 @@ Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
 class Step(ABC):
     """Base of the step rules."""
 
-    stepsize: float
+    stepsize: float | Schedule
     favours_fast: ClassVar[str | None] = None
     """The reason why fast workers weigh more under this rule, or None."""
     bounded: ClassVar[bool] = True
@@ -34,11 +37,44 @@ class Step(ABC):
     rule can be compiled."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.stepsize, Schedule):
+            return
         if callable(self.stepsize):
-            schedule = "asgd.steps.custom(0.1, lambda arrival: 1 / (1 + arrival.iteration))"
-            fix = f"pass a number, and a schedule as a step rule: method.using(step={schedule})"
+            fix = "pass a number, or a schedule: asgd.schedules.custom(function)"
             raise BadParameter("stepsize", self.stepsize, "is a function", fix)
         positive("stepsize", self.stepsize)
+
+    def size(self, iteration: int) -> float:
+        """Return the step size at this iteration. No other code asks a schedule for its value during a run."""
+        stepsize = self.stepsize
+        return stepsize.value(iteration) if isinstance(stepsize, Schedule) else float(stepsize)
+
+    def shares(self, iterations: int) -> Floats:
+        """Return the shares of the peak of all iterations: ``peak * shares[t]`` has the bits of ``size(t)``."""
+        return self.stepsize.shares(0, iterations) if isinstance(self.stepsize, Schedule) else np.ones(iterations)
+
+    @property
+    def peak(self) -> float:
+        """The number that a sweep exchanges: the step size, or the peak of its schedule."""
+        return peak_of(self.stepsize)
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule, if the step size changes along a run."""
+        return self.stepsize if isinstance(self.stepsize, Schedule) and self.stepsize.changes else None
+
+    def with_peak(self, peak: float) -> Self:
+        """Return the same rule with another step size, or with another peak of its schedule."""
+        return replace(self, stepsize=self.stepsize.with_peak(peak) if isinstance(self.stepsize, Schedule) else peak)
+
+    def bind(self, iterations: int | None) -> Self:
+        """Return the rule for a run of this length; raise if a step size of the run is not a finite number >= 0."""
+        if not isinstance(self.stepsize, Schedule):
+            return self
+        bound = self.stepsize.bind(iterations)
+        if iterations is not None:
+            bound.check(iterations)
+        return replace(self, stepsize=bound)
 
     @abstractmethod
     def weight(self, arrival: Arrival) -> float:
@@ -217,10 +253,9 @@ class AdaDelay(Step):
 
 @dataclass(frozen=True)
 class Custom(Step):
-    """η_t = η · rule(arrival), with a function of your own. A function of the iteration makes a schedule.
+    """η_t = η · rule(arrival), with a function of your own. For a function of the iteration, use a schedule.
 
     >>> rule = Custom(0.1, lambda arrival: 0.9**arrival.delay)
-    >>> schedule = Custom(0.1, lambda arrival: min(1.0, (1 + arrival.iteration) / 1000))  # 1000 arrivals of warm-up
     """
 
     rule: Callable[[Arrival], float] = lambda arrival: 1.0

@@ -17,6 +17,7 @@ from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Arrival, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.vectors import Vector
 
 
@@ -140,6 +141,7 @@ class Update:
         allocate: Callable[[int], Vector] | None = None,
         subtract: Subtract | None = None,
     ) -> None:
+        method.step.size(0)  # raises if a schedule has no end yet
         self.method = method
         self.points = Points(x, allocate)
         self.version = 0
@@ -165,7 +167,10 @@ class Update:
         self.method.aggregation.reseed(self._memory["aggregation"], seed)
 
     def weigh(self, arrival: Arrival) -> float:
-        """Return the step rule's weight for this arrival, without changing anything."""
+        """Return the step rule's weight for this arrival, without changing anything.
+
+        This is also where a schedule is checked, because an error in `apply` would come half-way.
+        """
         try:
             given = self.method.step.weight(arrival)
         except WorkerError as error:  # the caller would blame the worker, although its update passed every check
@@ -181,6 +186,11 @@ class Update:
                 f"the step rule {type(self.method.step).__name__} gave weight {given!r} to job {arrival.job} "
                 f"(delay {arrival.delay}, staleness {arrival.staleness}); return a finite number >= 0"
             )
+        if isinstance(self.method.step.stepsize, Schedule):
+            size = self.method.step.size(arrival.iteration)
+            if not (math.isfinite(size) and size >= 0):
+                where = f"the schedule {self.method.step.stepsize!r} gave the step size {size!r} at iteration"
+                raise BadStep(f"{where} {arrival.iteration}; let it give finite numbers >= 0")
         return weight
 
     def apply(self, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
@@ -188,7 +198,7 @@ class Update:
         if weight == 0:
             return DROPPED, 0.0
         method, memory = self.method, self._memory
-        stepsize = float(method.step.stepsize)
+        stepsize = method.step.size(arrival.iteration)
         if self._subtract is not None:
             return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
         # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The

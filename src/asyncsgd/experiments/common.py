@@ -14,7 +14,7 @@ from asyncsgd.core.errors import TargetNotReached
 from asyncsgd.core.method import Method
 from asyncsgd.simulation import simulate, sweep
 from asyncsgd.simulation._sweep import Sweep
-from asyncsgd.simulation.compiled_replay import replay_lanes
+from asyncsgd.simulation.compiled_replay import Measure, replay_lanes
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
@@ -195,15 +195,7 @@ def squares(
 ) -> Floats:
     """‖∇f(x_t)‖² along the arrivals of a trace: axes t = 0..T, step sizes, seeds. NaN from divergence on."""
     lanes = [(step, seed) for step in stepsizes for seed in seeds]
-    result = replay_lanes(
-        trace.arrivals(),
-        task,
-        method,
-        stepsizes=[step for step, _ in lanes],
-        seeds=[seed for _, seed in lanes],
-        every=1,
-        wanted=("gradient_norm",),
-    )
+    result = replay_lanes(trace.arrivals(), task, method, lanes, Measure(every=1, wanted=("gradient_norm",)))
     norms = result.metrics["gradient_norm"].reshape(-1, len(stepsizes), len(seeds))
     square: Floats = norms**2
     return square

@@ -3,8 +3,9 @@
 ``paper`` Koloskova et al. (2022) · ``federated`` rounds, buffers and mixing · ``related`` what the paper compares
 with · ``successors`` what came after · ``listing`` all of them in a table.
 
-The stepsize comes first and is per gradient unless a docstring says otherwise. Every recipe can be extended with
-``.using(...)``, ``.clipped(...)``, ``.local(...)`` and ``.compressed(...)`` (see `asyncsgd.Method`).
+The stepsize comes first, is a number or a schedule of `asyncsgd.schedules`, and is per gradient unless a docstring
+says otherwise. Every recipe can be extended with ``.using(...)``, ``.clipped(...)``, ``.local(...)`` and
+``.compressed(...)`` (see `asyncsgd.Method`).
 docs/theory.md says what is proven about each method; docs/howto/method.md shows how to write your own.
 """
 

@@ -8,13 +8,14 @@ from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import AlwaysBusy, FirstOf, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Constant, Hinge, Polynomial, Step
 from asyncsgd.core.transforms import Interpolate
 from asyncsgd.core.validate import recipe
 
 
 @recipe
-def fedavg(stepsize: float = 1.0, *, clients: int, ask: int | None = None) -> Method:
+def fedavg(stepsize: float | Schedule = 1.0, *, clients: int, ask: int | None = None) -> Method:
     """Federated averaging: rounds of sampled clients, x ← x - η · mean of their updates (McMahan et al. 2017).
 
     Args:
@@ -33,7 +34,7 @@ def fedavg(stepsize: float = 1.0, *, clients: int, ask: int | None = None) -> Me
 
 
 @recipe
-def fedbuff(stepsize: float, *, concurrency: int, buffer: int = 10) -> Method:
+def fedbuff(stepsize: float | Schedule, *, concurrency: int, buffer: int = 10) -> Method:
     """FedBuff: after K arrivals x ← x - η (1/K) Σ Δ_i/√(1+s_i), where s_i is the staleness (Nguyen et al. 2022).
 
     Args:
@@ -51,7 +52,7 @@ def fedbuff(stepsize: float, *, concurrency: int, buffer: int = 10) -> Method:
 
 @recipe
 def fedasync(
-    stepsize: float = 0.6,
+    stepsize: float | Schedule = 0.6,
     *,
     concurrency: int,
     weighting: Literal["constant", "polynomial", "hinge"] = "polynomial",
@@ -76,13 +77,13 @@ def fedasync(
     }
     if weighting not in list(rules):
         raise BadParameter("weighting", weighting, "is not known", f"pass one of {', '.join(rules)}")
-    if stepsize > 1:
+    if rules[weighting].peak > 1:
         raise BadParameter("stepsize", stepsize, "moves past the worker's model", "pass 0 < stepsize <= 1")
     return Method("fedasync", rules[weighting], Uniform(concurrency), transforms=(Interpolate(),))
 
 
 @recipe
-def mifa(stepsize: float, *, concurrency: int | None = None) -> Method:
+def mifa(stepsize: float | Schedule, *, concurrency: int | None = None) -> Method:
     """MIFA: remember the last update G_i of every worker, x ← x - η mean_i G_i on each arrival (Gu et al. 2021).
 
     The model starts to move once an update of every worker has arrived. With one gradient per job it is incremental

@@ -8,12 +8,13 @@ from asyncsgd.core.aggregation import Aggregation, Buffer, Each
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, Shuffled, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Constant, DelayAdaptive, DivideAbove, DropAbove, Step, WorkersOverDelay
 from asyncsgd.core.validate import count, recipe
 
 
 @recipe
-def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
+def async_sgd(stepsize: float | Schedule, *, concurrency: int | None = None) -> Method:
     """Asynchronous SGD: every worker always busy, x ← x - η g (Koloskova et al. 2022, Algorithm 1, Example 2).
 
     Args:
@@ -29,7 +30,7 @@ def async_sgd(stepsize: float, *, concurrency: int | None = None) -> Method:
 
 
 @recipe
-def minibatch_sgd(stepsize: float) -> Method:
+def minibatch_sgd(stepsize: float | Schedule) -> Method:
     """Mini-batch SGD: all start at x, and no worker restarts until all arrived (Koloskova et al. 2022, Example 1).
 
     Args:
@@ -46,7 +47,7 @@ def minibatch_sgd(stepsize: float) -> Method:
 
 @recipe
 def delay_adaptive(
-    stepsize: float,
+    stepsize: float | Schedule,
     *,
     rule: Literal["scale", "drop", "divide", "workers"] = "scale",
     threshold: float | None = None,
@@ -86,7 +87,7 @@ def delay_adaptive(
 
 @recipe
 def federated_async_sgd(
-    stepsize: float,
+    stepsize: float | Schedule,
     *,
     concurrency: int,
     order: Literal["uniform", "shuffled"] = "uniform",

@@ -9,6 +9,7 @@ from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import AdaDelayCoordinates, DelayedAverage
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import AdaDelay, Constant, DivideByStaleness, DropDrifted, DropStale
 from asyncsgd.core.transforms import Compensate
 from asyncsgd.core.validate import recipe
@@ -18,7 +19,7 @@ from asyncsgd.core.validate import recipe
 
 
 @recipe
-def rennala(stepsize: float, *, batch: int) -> Method:
+def rennala(stepsize: float | Schedule, *, batch: int) -> Method:
     """Rennala SGD: x ← x - η · mean of the first B gradients computed at x; older ones are discarded.
 
     Tyurin and Richtárik (2023).
@@ -36,7 +37,7 @@ def rennala(stepsize: float, *, batch: int) -> Method:
 
 
 @recipe
-def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
+def ringmaster(stepsize: float | Schedule, *, limit: int, stops: bool = False) -> Method:
     """Ringmaster ASGD: apply iff the staleness is below R, else discard (Maranjyan et al. 2025).
 
     Args:
@@ -53,7 +54,7 @@ def ringmaster(stepsize: float, *, limit: int, stops: bool = False) -> Method:
 
 
 @recipe
-def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = None) -> Method:
+def picky_sgd(stepsize: float | Schedule, *, threshold: float, concurrency: int | None = None) -> Method:
     """PickySGD: apply iff ‖x_t - x_{t-τ}‖ <= threshold (Cohen et al. 2021).
 
     Args:
@@ -70,7 +71,9 @@ def picky_sgd(stepsize: float, *, threshold: float, concurrency: int | None = No
 
 
 @recipe
-def adadelay(stepsize: float = 1.0, *, smoothness: float, c: float | None = None, coordinates: bool = False) -> Method:
+def adadelay(
+    stepsize: float | Schedule = 1.0, *, smoothness: float, c: float | None = None, coordinates: bool = False
+) -> Method:
     """AdaDelay: η_t = η/(L + c√(t+τ)) with t from 1; it returns the averaged iterate (Sra et al. 2016).
 
     Args:
@@ -92,7 +95,7 @@ def adadelay(stepsize: float = 1.0, *, smoothness: float, c: float | None = None
 
 
 @recipe
-def staleness_aware(stepsize: float, *, splits: int | None = None) -> Method:
+def staleness_aware(stepsize: float | Schedule, *, splits: int | None = None) -> Method:
     """Staleness-aware SGD: x ← x - (1/c) Σ η/max(1, s_i) g_i after c arrivals (Zhang et al. 2016).
 
     Args:
@@ -110,7 +113,7 @@ def staleness_aware(stepsize: float, *, splits: int | None = None) -> Method:
 
 
 @recipe
-def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = False) -> Method:
+def dc_asgd(stepsize: float | Schedule, *, strength: float | None = None, adaptive: bool = False) -> Method:
     """DC-ASGD: x ← x - η (g + λ g⊙g⊙(x - x_assigned)) (Zheng et al. 2017).
 
     Args:
@@ -128,7 +131,7 @@ def dc_asgd(stepsize: float, *, strength: float | None = None, adaptive: bool = 
 
 
 @recipe
-def delayed_average(stepsize: float, *, weights: Literal["linear", "uniform"] = "uniform") -> Method:
+def delayed_average(stepsize: float | Schedule, *, weights: Literal["linear", "uniform"] = "uniform") -> Method:
     """Gradients at the weighted average of w: w ← w - η α_s g, x = Σ α_i w_i / Σ α_i (Aviv et al. 2021).
 
     The guarantee is for convex tasks.

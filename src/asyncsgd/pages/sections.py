@@ -170,6 +170,9 @@ def steps(page: Page, subjects: Sequence[RunView]) -> None:
         rows[-1].insert(2, rows[-1].pop())
     headings = ["run", "most common", "share of updates", "smallest", "median", "largest", "sum"]
     page.table(headings, rows, "Steps of the updates that arrived; those of dropped ones are 0")
+    for subject in subjects:
+        if subject.schedule is not None:
+            page.text(f"{subject.name}: the step size follows {subject.schedule}.", css="why")
 
 
 def theory(page: Page, subject: RunView, found: list[Worker], expected: Expected | None) -> None:

@@ -105,7 +105,8 @@ def lines(subject: RunView, workers: list[Worker], found: Expected | None) -> li
     if diagnosis is not None and diagnosis.safe_step is not None and subject.stepsize is not None:
         rests = "".join(f"; {rest}" for rest in diagnosis.conditions)
         source = f"the largest safe step by the theorems, for L ≈ {diagnosis.smoothness:.3g} and these delays{rests}"
-        rows.append(Line("step", subject.stepsize, diagnosis.safe_step, source))
+        name = "step" if subject.schedule is None else "peak of the step"
+        rows.append(Line(name, subject.stepsize, diagnosis.safe_step, source))
     return [*rows, *_bound(subject)]
 
 
@@ -115,6 +116,9 @@ def _bound(subject: RunView) -> list[Line]:
     step, trace = subject.stepsize, subject.trace
     if norms is None or losses is None or not len(norms) or step is None or not trace.iterations:
         return []
+    largest = float(trace.step.max())
+    if largest > step or ((subject.schedule is not None or _changing(subject)) and largest > 0):
+        step = largest  # Theorem 2 is about the steps that were used
     smallest, assumed = _smallest(subject.known)
     try:
         found = _theorem(subject, float(losses[0]) - smallest, step)
@@ -129,6 +133,12 @@ def _bound(subject: RunView) -> list[Line]:
         return [Line(name, measured, found.at(trace.iterations, step), f"at most, by {found.theorem}{assumed}")]
     except UsageError:  # constants that the theorems do not take, such as a start at the optimum
         return []
+
+
+def _changing(subject: RunView) -> bool:
+    """Return whether the steps of a rule without weights changed along the run, by a schedule or in its course."""
+    steps = subject.trace.step
+    return subject.parts.get("step", {}).get("kind") == "Constant" and bool((steps != steps[:1]).any())
 
 
 def _smallest(task: Any) -> tuple[float, str]:
@@ -158,7 +168,9 @@ def _theorem(subject: RunView, gap: float, step: float) -> Bound | None:
     if any(getattr(task, name, None) is None for name in names) or not subject.parts:
         return None
     differ = bool(getattr(task, "heterogeneous", False) or np.any(np.asarray(task.heterogeneity) > 0))
-    covered = covering(made(subject.parts), heterogeneous=differ)
+    # The trace has every step, so the schedule itself, which may hold a function, is not needed.
+    parts = {**subject.parts, "step": {**subject.parts["step"], "stepsize": step}}
+    covered = covering(made(parts), heterogeneous=differ, changing=_changing(subject))
     if isinstance(covered, Reason) or not covered.exact:
         return None
     if differ and covered.theorem != THIRD:

@@ -28,10 +28,11 @@ from asyncsgd.planning.candidates import (
 )
 from asyncsgd.planning.result import Limit, Plan
 from asyncsgd.planning.workers import Fleet, Source, fleet
+from asyncsgd.simulation.compiled_replay import shown
 from asyncsgd.theory import Limits, limits, queued_times, speedup
 
 WHOLE = 1000
-"""The total that a progress callback receives."""
+"""The total of the progress bar."""
 PER_WORKER = 10.0
 """The default noise σ²/ε per worker: a batch of all workers is then still noisy, as in most tasks."""
 LEAST_KEPT = 0.5
@@ -48,7 +49,7 @@ def plan(
     noise: float | None = None,
     heterogeneity: float | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: bool = False,
 ) -> Plan:
     """Compare mini-batch, over-selection, asynchronous and delay-adaptive SGD and Algorithm 2 on measured durations.
 
@@ -64,7 +65,7 @@ def plan(
             default is ten times the number of workers, so that all of them can help.
         heterogeneity: The spread ζ²/ε of heterogeneous data; by default as large as the noise.
         seed: Seed for the simulated runs.
-        progress: A function called periodically with the work done since the last call, in thousandths of the whole.
+        progress: Whether to show a progress bar on the terminal.
 
     >>> found = plan([1.0] * 9 + [10.0])
     >>> found.recommended.candidate.method, found.recommended.concurrency
@@ -85,7 +86,8 @@ def plan(
     speedups = {c: speedup(workers.means, c) for c in jobs}
     queued = _queued(workers, jobs, np.inf)
     formulas = Formulas(speedups, queued, queued if workers.variability.max() <= 1 else _queued(workers, jobs, 1.0))
-    rows = _rehearse_all(candidates, workers, target, formulas, int(seed), progress or (lambda _: None))
+    with shown(progress, WHOLE, "simulating") as advance:
+        rows = _rehearse_all(candidates, workers, target, formulas, int(seed), advance or (lambda _: None))
     advice = advise(rows, workers, heterogeneous=heterogeneous)
     time = advice.row.seconds_to_target
     assert time is not None

@@ -104,6 +104,7 @@ def diagnose(
     if method is not None:
         _about_step(method, delays, smoothness, safe, rests, learns, differ, facts, problems)
         _about_stragglers(delays, method, differ, problems)
+        _about_schedule(trace, method, problems)
     rest = None if method is None else leftover(method, trace)
     facts.extend([] if rest is None else [rest])
     _about_waste(trace, delays, facts, problems)
@@ -211,20 +212,34 @@ def _about_step(
 ) -> None:
     if safe is None or smoothness is None:
         return
-    used = float(method.step.stepsize)
+    used, schedule = method.step.peak, method.step.schedule
     ratio = used / safe
     fine = ". The loss still went down, so no change is needed" if learns and ratio > 1 else ""
+    what = f"{used:.3g}" if schedule is None else f"{schedule!r} with the peak {used:.3g}"
     facts.append(
-        f"step size: {used:.3g} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
+        f"step size: {what} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
         f"these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
     )
+    option = "stepsize" if schedule is None else "peak"
     if learns is False and ratio > MUCH:
         # If data differ between workers, smaller steps for late updates neglect the slow workers' data.
-        allows_more = not differ and safe_step(method.using(step=DelayAdaptive(used)), delays, smoothness) > safe
+        adapted = method.using(step=DelayAdaptive(method.step.stepsize))
+        allows_more = not differ and safe_step(adapted, delays, smoothness) > safe
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
-        problems.append(f"the step is too large: try stepsize={_down(safe)} to {MUCH * safe:.1g}{adaptive}")
+        problems.append(f"the step is too large: try {option}={_down(safe)} to {MUCH * safe:.1g}{adaptive}")
     elif learns is False and ratio < 1 / (10 * MUCH):
-        problems.append(f"the step is smaller than necessary: try stepsize={_down(safe)}")
+        problems.append(f"the step is smaller than necessary: try {option}={_down(safe)}")
+
+
+def _about_schedule(trace: Trace, method: Method, problems: list[str]) -> None:
+    """Report updates that could not move the model, because the schedule had ended at 0."""
+    schedule = method.step.schedule
+    ended = getattr(schedule, "total", None)
+    if schedule is not None and isinstance(ended, int) and ended < trace.iterations and schedule.value(ended) == 0:
+        problems.append(
+            f"{schedule!r} ended at iteration {ended}, so the {trace.iterations - ended} updates after it had a step "
+            "of 0; a new run with a larger total, or with final above 0, uses them"
+        )
 
 
 def _if_alike(differ: bool | None) -> str:
@@ -235,7 +250,9 @@ def _if_alike(differ: bool | None) -> str:
 def _about_stragglers(delays: Delays, method: Method, differ: bool | None, problems: list[str]) -> None:
     if isinstance(method.step, Constant) and delays.maximum > 10 * delays.concurrency:
         slowest = max(delays.per_worker, key=lambda worker: delays.per_worker[worker])
-        loss = np.sqrt(delays.maximum / delays.concurrency)
+        behind, scheduled = delays.maximum / delays.concurrency, method.step.schedule is not None
+        # By Theorem 1 for a constant step, and by Theorem 2 for the peak of a schedule.
+        loss, what = (behind, "the peak of the step") if scheduled else (np.sqrt(behind), "a constant step")
         remedy = f"delay_adaptive(...) does not{_if_alike(differ)}"
         if differ and isinstance(method.dispatch, Uniform | Shuffled):
             remedy = "fewer jobs in flight make delays shorter, and all workers keep the same weight"
@@ -245,7 +262,7 @@ def _about_stragglers(delays: Delays, method: Method, differ: bool | None, probl
                 "the same weight"
             )
         problems.append(
-            f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so a constant step has to "
+            f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so {what} has to "
             f"be {loss:.2g} times smaller than without it; {remedy}"
         )
 

@@ -23,6 +23,10 @@ from asyncsgd.tasks.base import Task
 
 OPTIONS = (
     "stepsize",
+    "schedule",
+    "warmup",
+    "total",
+    "final",
     "concurrency",
     "clip",
     "noise",

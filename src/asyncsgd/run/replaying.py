@@ -99,6 +99,8 @@ def replay(
         kept = stored.unpackage(path, trust=trust)
         task = kept[0] if task is None else task
         method = kept[1] if method is None else method
+    if "bound" in config:  # a method that the caller passes may leave numbers to the run
+        method = method.bind(**config["bound"])
     trace = sound_trace(path, early=method.dispatch.early)
     total = trace.iterations
     wanted = None if job is None else _find(trace, job, stop)

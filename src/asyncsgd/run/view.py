@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadRunDirectory, TraceError, UsageError
 from asyncsgd.core.events import Outcome
-from asyncsgd.core.parts import describe
+from asyncsgd.core.parts import describe, described_schedule
 from asyncsgd.format import jsonable, number, span
 from asyncsgd.result import Run
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
@@ -174,9 +174,13 @@ class RunView:
 
     @property
     def stepsize(self) -> float | None:
-        """The method's step size."""
-        found = self.parts.get("step", {}).get("stepsize")
-        return float(found) if isinstance(found, int | float) else None
+        """The method's step size, or the peak of its schedule."""
+        return described_schedule(self.parts)[0]
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule of the step size with its options; None if the step size is a number."""
+        return described_schedule(self.parts)[1]
 
     def faults_by_worker(self) -> dict[int, dict[str, int]]:
         """Return the number of faults of each kind, by worker."""
@@ -212,6 +216,8 @@ class RunView:
             "name": self.name,
             "method": self.method,
             "task": self.task,
+            "stepsize": self.stepsize,
+            "schedule": self.schedule,
             "directory": None if self.directory is None else str(self.directory),
             "state": str(self.ending.kind),
             "sentence": self.state,

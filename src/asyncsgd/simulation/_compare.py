@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.result import Run, write_report
-from asyncsgd.simulation._simulate import simulate
-from asyncsgd.simulation._sweep import Recipe, Sweep, check_grid, sweep, with_step
-from asyncsgd.simulation.compiled_replay import Progress
+from asyncsgd.simulation._simulate import run_simulation
+from asyncsgd.simulation._sweep import Goal, Recipe, Sweep, check_grid, run_sweep, with_step
+from asyncsgd.simulation.compiled_replay import shown
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
@@ -42,7 +43,8 @@ class Comparison:
             table.append(
                 {
                     "method": name,
-                    "stepsize": run.method.step.stepsize,
+                    "stepsize": run.method.step.peak,
+                    "schedule": None if run.method.step.schedule is None else repr(run.method.step.schedule),
                     "iterations_to_target": found.best_iterations if found and self.target is not None else None,
                     "seconds_to_target": found.best_time if found and self.target is not None else None,
                     self.metric: None if last is None else float(last),
@@ -71,24 +73,36 @@ def compare(
     metric: str = "gradient_norm",
     window: int = 30,
     sustained: bool = False,
-    progress: Progress | None = None,
+    progress: bool = False,
 ) -> Comparison:
     """Compare methods under the same durations, each at its own best step size if a grid is given.
 
-    A grid replaces the step of a finished method. Pass a dict to choose the names of the rows. In a list, a method that
-    occurs twice is labelled by its step, or by another option that differs. docs/users/researcher.md has more examples.
+    Args:
+        task: What a job computes, as for `asyncsgd.simulate`.
+        methods: Methods, or recipes if a grid is given. Pass a dict to choose the names of the rows. In a list, a
+            method that occurs twice is labelled by its step size or schedule, or by another option that differs.
+        durations: How long jobs take, or a recorded trace whose timing is repeated.
+        stepsizes: A grid of step sizes. It replaces the step size of a method, or the peak of its schedule.
+        seeds: The seeds of the sweeps. The runs of the comparison have the first one.
+        iterations: The number of gradients that arrive in a run. With a trace, the default is all of its arrivals.
+        target: A value of the metric; the rows then hold the iterations and seconds to it.
+        metric: The metric to judge by: "loss", "gradient_norm" or "distance", if the task measures it.
+        window: The number of values that decide whether the target is reached: their mean is at or below it.
+        sustained: Ask for ``window`` values in a row at or below the target instead, counted from the first of them.
+        progress: Whether to show a progress bar on the terminal.
 
-    >>> from asyncsgd import tasks, methods as m
-    >>> from asyncsgd.simulation import durations
-    >>> both = compare(
-    ...     tasks.quadratic(workers=4),
-    ...     [m.minibatch_sgd(0.1), m.async_sgd(0.1)],
-    ...     durations.fixed([1, 1, 1, 10]),
+    >>> import asyncsgd as asgd
+    >>> both = asgd.compare(
+    ...     asgd.tasks.quadratic(workers=4),
+    ...     [asgd.minibatch_sgd(0.1), asgd.async_sgd(0.1)],
+    ...     asgd.durations.fixed([1, 1, 1, 10]),
     ...     iterations=1000,
     ...     target=1e-6,
     ... )
     >>> {row["method"]: row["seconds_to_target"] for row in both.rows()}
     {'minibatch_sgd': 311.0, 'async_sgd': 82.0}
+
+    docs/users/researcher.md has more examples.
     """
     if isinstance(methods, str) or not isinstance(methods, Iterable):
         fix = "pass the task first, then a list of methods: compare(task, [method, ...], durations)"
@@ -100,27 +114,33 @@ def compare(
     if stepsizes is not None:
         refuse_same(named, float(check_grid(stepsizes)[0]))
         named = methods if isinstance(methods, Mapping) else _named(methods, steps=False)
-    runs: dict[str, Run] = {}
-    sweeps: dict[str, Sweep] = {}
     for name, method in named.items():
         if stepsizes is None and not isinstance(method, Method):
             raise BadParameter(
                 "methods", name, "is a recipe without a step", "pass stepsizes=..., or a method such as async_sgd(0.1)"
             )
-        if stepsizes is not None or target is not None:
-            steps = [method.step.stepsize] if stepsizes is None and isinstance(method, Method) else stepsizes
-            assert steps is not None
-            sweeps[name] = sweep(
-                task, method, durations, stepsizes=steps, seeds=seeds, iterations=iterations, target=target,
-                metric=metric, window=window, sustained=sustained, progress=progress,
-            )  # fmt: skip
-            method = with_step(method, sweeps[name].best)
-        assert isinstance(method, Method)
-        runs[name] = simulate(task, method, durations, iterations=iterations, seed=seeds[0])
+    runs: dict[str, Run] = {}
+    sweeps: dict[str, Sweep] = {}
+    goal = Goal(target, metric, window, sustained)
+    judged = stepsizes is not None or target is not None
+    each = 1 + (np.size(seeds) * (1 if stepsizes is None else len(stepsizes)) if judged else 0)
+    length = durations.iterations if iterations is None and isinstance(durations, Trace) else iterations
+    with shown(progress, None if length is None else len(named) * each * length, "comparing") as advance:
+        for name, method in named.items():
+            if judged:
+                steps = [method.step.peak] if stepsizes is None and isinstance(method, Method) else stepsizes
+                assert steps is not None
+                sweeps[name] = run_sweep(
+                    task, method, durations, stepsizes=steps, seeds=seeds, iterations=iterations, goal=goal,
+                    progress=advance,
+                )  # fmt: skip
+                method = with_step(method, sweeps[name].best)
+            assert isinstance(method, Method)
+            runs[name] = run_simulation(task, method, durations, iterations=iterations, seed=seeds[0], progress=advance)
     return Comparison(runs, sweeps, target, metric)
 
 
-def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[str]:
+def labels(methods: Sequence[tuple[str, float | Schedule | None, Method | None]]) -> list[str]:
     """Return a unique name for each row (name, step, method); a step or method of None is not used for the name.
 
     A repeated name gets its step, then the options that differ between methods of the same name and step, else a
@@ -128,6 +148,9 @@ def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[s
 
     >>> labels([("async_sgd", 0.1, None), ("async_sgd", 0.3, None), ("mifa", 0.1, None)])
     ['async_sgd(0.1)', 'async_sgd(0.3)', 'mifa']
+    >>> from asyncsgd.schedules import cosine
+    >>> labels([("async_sgd", 0.1, None), ("async_sgd", cosine(0.1, warmup=20), None)])
+    ['async_sgd(0.1)', 'async_sgd(cosine(0.1, warmup=20))']
     >>> labels([("fedbuff", None, None), ("fedbuff", None, None)])
     ['fedbuff #1', 'fedbuff #2']
     """
@@ -136,8 +159,7 @@ def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[s
         same = [(other, its) for known, other, its in methods if known == name]
         said = []
         if step is not None and len(same) > 1:
-            near = {other for other, _ in same if other is not None and f"{other:g}" == f"{step:g}"}
-            said.append(f"{step:g}" if len(near) == 1 else repr(float(step)))
+            said.append(_short(step, [other for other, _ in same]))
         if method is not None:
             said += _differences(method, [its for other, its in same if other == step and its is not None])
         found.append(f"{name}({', '.join(said)})" if said else name)
@@ -147,9 +169,20 @@ def labels(methods: Sequence[tuple[str, float | None, Method | None]]) -> list[s
     ]
 
 
+def _short(step: float | Schedule, steps: Sequence[float | Schedule | None]) -> str:
+    """Return a step size in few digits, or in all if others would look the same; a schedule with its options."""
+    if isinstance(step, Schedule):
+        return repr(step)
+    near = {other for other in steps if isinstance(other, int | float) and f"{other:g}" == f"{step:g}"}
+    return f"{step:g}" if len(near) == 1 else repr(float(step))
+
+
 def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
     """Return what differs between a method and others of its name: kinds of parts, and options with plain values."""
     words = []
+    schedule = method.step.schedule
+    if schedule is not None and any(_shape(twin) != schedule.shape for twin in twins):
+        words.append(f"schedule={schedule.shape}")
     for name in ("step", "dispatch", "work", "aggregation", "optimizer"):
         part, others = getattr(method, name), [getattr(twin, name) for twin in twins]
         alike = [other for other in others if type(other) is type(part)]
@@ -160,6 +193,10 @@ def _differences(method: Method, twins: Sequence[Method]) -> list[str]:
             if isinstance(value, int | float | str | None) and len(set(map(repr, values))) > 1:
                 words.append(f"{option}={value!r}")
     return words
+
+
+def _shape(method: Method) -> str | None:
+    return None if method.step.schedule is None else method.step.schedule.shape
 
 
 def refuse_same(methods: Mapping[str, Recipe | Method], stepsize: float) -> None:

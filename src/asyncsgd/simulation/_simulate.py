@@ -15,13 +15,14 @@ from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, Tra
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Reply
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason, check_parts
+from asyncsgd.core.schedules import Schedule as StepSchedule
 from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.result import Run
 from asyncsgd.simulation import compiled_replay
-from asyncsgd.simulation.compiled_replay import Bar, Progress
+from asyncsgd.simulation.compiled_replay import Measure, Progress, shown
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, share
 from asyncsgd.simulation.schedule import Schedule, schedule
@@ -102,21 +103,34 @@ def simulate(
     seed: int = 0,
     progress: bool = False,
 ) -> Run:
-    """Simulate a method until ``iterations`` gradients have arrived, and evaluate the task every ``every`` iterations.
+    """Simulate a method on a task: who finishes when, with exact delays, and the numbers along the way.
 
-    Pass a recorded trace in place of durations to repeat its timing: the same workers finish at the same times, and
-    only the numbers are new. The delay identity is checked at the end. docs/users/researcher.md explains more.
+    The result does not depend on the machine, and the delay identity is checked at the end.
 
-    >>> from asyncsgd import tasks, methods
-    >>> from asyncsgd.simulation import durations
-    >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 16]), iterations=400)
+    Args:
+        task: What a job computes: a task of `asyncsgd.tasks`, or your own. Built-in tasks run in compiled code.
+        method: How updates are used: ``asgd.async_sgd(stepsize=0.1)`` or any other recipe. The step size may be a
+            schedule of `asyncsgd.schedules`, which ends with ``iterations``.
+        durations: How long jobs take, from `asyncsgd.durations`. Pass a recorded trace in their place to repeat its
+            timing: the same workers finish at the same times, and only the numbers are new.
+        iterations: The number of gradients that arrive. With a trace, the default is all of its arrivals.
+        every: The number of iterations between two evaluations of the task. The default is a hundredth of the run.
+        seed: Seed for every random choice (durations, dispatch, mini-batches, noise).
+        progress: Whether to show a progress bar on the terminal.
+
+    >>> import asyncsgd as asgd
+    >>> task = asgd.tasks.quadratic(workers=2)
+    >>> run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1, 16]), iterations=400)
     >>> run.trace.delays.maximum, bool(run.metrics["gradient_norm"][-1] < 1e-10)
     (16, True)
+    >>> again = asgd.simulate(task, asgd.async_sgd(asgd.schedules.linear(0.1)), run.trace)
+    >>> [round(float(step), 4) for step in again.trace.step[::100]]
+    [0.1, 0.075, 0.05, 0.025]
+
+    docs/users/researcher.md explains more.
     """
-    if not progress:
-        return run_simulation(task, method, durations, iterations=iterations, every=every, seed=seed)
     total = durations.iterations if iterations is None and isinstance(durations, Trace) else iterations
-    with Bar(total, "simulating") as advance:
+    with shown(progress, total, "simulating") as advance:
         return run_simulation(task, method, durations, iterations=iterations, every=every, seed=seed, progress=advance)
 
 
@@ -224,15 +238,9 @@ def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, s
 def _compiled(request: _Request, source: Schedule | Trace) -> Run:
     task, method, _, seed, every, progress, metadata = request
     arrivals = source.arrivals()
+    lane = (method.step.peak, seed)
     result = compiled_replay.replay_lanes(
-        arrivals,
-        task,
-        method,
-        stepsizes=[method.step.stepsize],
-        seeds=[seed],
-        every=every,
-        progress=progress,
-        others=True,
+        arrivals, task, method, [lane], Measure(every, others=True), progress=progress
     )
     assert result.weighed is not None
     weighed, diverged = result.weighed, int(result.diverged[0])
@@ -257,10 +265,8 @@ def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Ve
     if not len(arrivals):
         start: Vector = task.initial()
         return start
-    steps = [method.step.stepsize]
-    return compiled_replay.replay_lanes(arrivals, task, method, stepsizes=steps, seeds=[seed], every=len(arrivals)).x[
-        :, 0
-    ]
+    lane = (method.step.peak, seed)
+    return compiled_replay.replay_lanes(arrivals, task, method, [lane], Measure(len(arrivals))).x[:, 0]
 
 
 def _early(source: Schedule | Trace, method: Method) -> bool:
@@ -270,11 +276,14 @@ def _early(source: Schedule | Trace, method: Method) -> bool:
 
 def _warn(run: Run) -> Run:
     if run.diverged is not None:
+        stepsize = run.method.step.stepsize
+        what = f"{stepsize!r}" if isinstance(stepsize, StepSchedule) else f"{stepsize:g}"
+        smaller = "peak" if isinstance(stepsize, StepSchedule) else "stepsize"
         warnings.warn(
-            f"{run.method.name} diverged at iteration {run.diverged} (stepsize {run.method.step.stepsize:g}): "
-            f"try a smaller stepsize; x is the model of iteration {run.x_iteration}",
+            f"{run.method.name} diverged at iteration {run.diverged} (stepsize {what}): "
+            f"try a smaller {smaller}; x is the model of iteration {run.x_iteration}",
             DivergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return run
 

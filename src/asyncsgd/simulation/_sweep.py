@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import count, nearest, positive
 from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation._simulate import arrivals_of, check_request, simulate
-from asyncsgd.simulation.compiled_replay import METRICS, Progress, Stop
+from asyncsgd.simulation.compiled_replay import METRICS, Measure, Progress, Stop, shown
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, lower_dispatch
 from asyncsgd.tasks.base import Task
@@ -82,6 +83,11 @@ class Sweep:
 def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
     """Return step sizes equally spaced on a logarithmic scale, both ends included.
 
+    Args:
+        low: The smallest step size.
+        high: The largest step size.
+        points: The number of step sizes.
+
     >>> [float(s) for s in grid(1e-2, 1, 3)]
     [0.01, 0.1, 1.0]
     """
@@ -91,6 +97,16 @@ def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
     if high < low:
         raise BadParameter("high", high, f"lies below low = {low}", "exchange the two")
     return np.geomspace(low, high, points)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a sweep judges runs by: a metric at the end, or the time until it reaches a target."""
+
+    target: float | None = None
+    metric: str = "gradient_norm"
+    window: int = 30
+    sustained: bool = False
 
 
 def sweep(
@@ -105,30 +121,59 @@ def sweep(
     metric: str = "gradient_norm",
     window: int = 30,
     sustained: bool = False,
-    progress: Progress | None = None,
-    threads: int | None = None,
+    progress: bool = False,
 ) -> Sweep:
     """Simulate every step size with every seed, and find the best step size.
 
-    ``method`` is a recipe such as ``asgd.async_sgd``, or a method whose stepsize is replaced. With a target a run ends
-    once the mean of the last ``window`` values of the metric is at or below it. With ``sustained`` it ends once
-    ``window`` values in a row are at or below it, counted from the first of them. All step sizes of a seed run together
-    in compiled code where possible. docs/users/researcher.md has more examples.
+    All step sizes of a seed run together in compiled code where possible.
 
-    >>> from asyncsgd import tasks, methods
-    >>> from asyncsgd.simulation import durations
-    >>> task = tasks.quadratic(workers=2)
-    >>> found = sweep(
-    ...     task,
-    ...     methods.async_sgd,
-    ...     durations.fixed([1, 4]),
-    ...     stepsizes=grid(1e-3, 1e1, 41),
-    ...     iterations=2000,
-    ...     target=1e-8,
-    ... )
+    Args:
+        task: What a job computes, as for `asyncsgd.simulate`.
+        method: A recipe such as ``asgd.async_sgd``, or a method whose step size is replaced. If the method has a
+            schedule, the grid replaces its peak and keeps its shape.
+        durations: How long jobs take, or a recorded trace whose timing is repeated.
+        stepsizes: The step sizes or peaks to try, for instance ``asgd.grid(1e-3, 10, 41)``.
+        seeds: The seeds to run each step size with. Scores are means over them.
+        iterations: The number of gradients that arrive in a run. With a trace, the default is all of its arrivals.
+        target: A value of the metric. A run that reaches it ends there, and the step size that needs the fewest
+            iterations is the best one. Without a target, the best one has the smallest metric at the end.
+        metric: The metric to judge by: "loss", "gradient_norm" or "distance", if the task measures it.
+        window: The number of values that decide whether the target is reached: their mean is at or below it.
+        sustained: Ask for ``window`` values in a row at or below the target instead, counted from the first of them.
+        progress: Whether to show a progress bar on the terminal.
+
+    >>> import asyncsgd as asgd
+    >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1, 4])
+    >>> steps = asgd.grid(1e-3, 1e1, 41)
+    >>> found = asgd.sweep(task, asgd.async_sgd, speeds, stepsizes=steps, iterations=2000, target=1e-8)
     >>> found.on_edge, bool(found.best_iterations < 300)
     (False, True)
+    >>> method = asgd.async_sgd(asgd.schedules.cosine(1.0, warmup=20))
+    >>> round(asgd.sweep(task, method, speeds, stepsizes=[0.01, 0.1, 5.0], iterations=500).best, 2)
+    0.1
+
+    docs/users/researcher.md has more examples.
     """
+    goal = Goal(target, metric, window, sustained)
+    length = durations.iterations if iterations is None and isinstance(durations, Trace) else iterations
+    with shown(progress, None if length is None else length * np.size(stepsizes) * np.size(seeds), "sweeping") as bar:
+        return run_sweep(
+            task, method, durations, stepsizes=stepsizes, seeds=seeds, iterations=iterations, goal=goal, progress=bar
+        )
+
+
+def run_sweep(
+    task: Task,
+    method: Recipe | Method,
+    durations: Durations | Trace,
+    *,
+    stepsizes: Sequence[float] | NDArray[np.float64],
+    seeds: Sequence[int],
+    iterations: int | None,
+    goal: Goal,
+    progress: Progress | None,
+) -> Sweep:
+    """Do what `sweep` does, and call ``progress(k)`` whenever k more iterations of single runs are done."""
     sizes = check_grid(stepsizes)
     seeds = list(seeds) if isinstance(seeds, Sequence | np.ndarray) and not isinstance(seeds, str) else []
     if not seeds:
@@ -137,25 +182,27 @@ def sweep(
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
-    methods = [each.bind(workers, iterations) for each in methods]
-    stop = _stop(task, target, metric, window, sustained, iterations)
-    every = 1 if stop else max(1, iterations // 100)
+    if isinstance(method, Method):  # bound and checked once: the grid changes only the step or the peak
+        first = methods[0].bind(workers, iterations)
+        methods = [with_step(first, float(size)) for size in sizes]
+    else:
+        methods = [each.bind(workers, iterations) for each in methods]
+    stop = _stop(task, goal, iterations)
+    measure = Measure(1 if stop else max(1, iterations // 100), (goal.metric,), stop, history=False)
+    request = _Request(task, methods, durations, iterations, measure, progress)
     shape = (len(sizes), len(seeds))
     reached, when, final = np.full(shape, np.inf), np.full(shape, np.inf), np.full(shape, np.nan)
     diverged = np.zeros(shape, np.bool_)
     for members in _groups(durations, methods[0], seeds):
         lanes = [(row, column) for row in range(len(sizes)) for column in members]
-        chosen = [(row, seeds[column]) for row, column in lanes]
-        times, stopped, diverged_at, last = _run_lanes(
-            task, methods, durations, iterations, chosen, every, metric, stop, progress, threads
-        )
+        times, stopped, diverged_at, last = _run_lanes(request, [(row, seeds[column]) for row, column in lanes])
         for lane, cell in enumerate(lanes):
             diverged[cell] = diverged_at[lane] >= 0
             final[cell] = last[lane]
             if stopped[lane] >= 0:
                 reached[cell] = stopped[lane]
                 when[cell] = times[stopped[lane]]
-    found = Sweep(methods[0].name, sizes, tuple(seeds), metric, target, reached, when, final, diverged)
+    found = Sweep(methods[0].name, sizes, tuple(seeds), goal.metric, goal.target, reached, when, final, diverged)
     _judge(found, iterations)
     return found
 
@@ -192,14 +239,14 @@ def _judge(found: Sweep, iterations: int) -> None:
         warnings.warn(
             f"the best stepsize {found.best:.3g} is the {side} of the grid: extend stepsizes beyond it",
             EdgeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
 def with_step(method: Recipe | Method, stepsize: float) -> Method:
-    """Return the method at this step size: the called recipe, or the method with its step replaced."""
+    """Return the method at this step size: the called recipe, or the method with its step or its peak replaced."""
     if isinstance(method, Method):
-        return method.using(step=replace(method.step, stepsize=stepsize))
+        return method.using(step=method.step.with_peak(stepsize))
     name = getattr(method, "__name__", repr(method))
     if not callable(method):
         raise BadParameter("method", method, "is not a method", "pass a recipe such as asgd.async_sgd, or a method")
@@ -211,20 +258,21 @@ def with_step(method: Recipe | Method, stepsize: float) -> Method:
         raise BadParameter("method", name, f"needs more than a stepsize ({error})", fix) from None
 
 
-def _stop(task: Task, target: float | None, metric: str, window: int, sustained: bool, iterations: int) -> Stop | None:
+def _stop(task: Task, goal: Goal, iterations: int) -> Stop | None:
     known = [name for name in METRICS if name in task.evaluate(task.initial())]
-    if metric not in known:
-        raise BadParameter("metric", metric, "is not measured by this task", nearest(metric, known))
+    if goal.metric not in known:
+        raise BadParameter("metric", goal.metric, "is not measured by this task", nearest(goal.metric, known))
+    target, window = goal.target, goal.window
     if target is None:
         return None
     count("window", window)
     if isinstance(target, bool) or not isinstance(target, int | float) or not (np.isfinite(target) and target > 0):
-        fix = f"pass a target above 0, because {metric} is never below"
+        fix = f"pass a target above 0, because {goal.metric} is never below"
         raise BadParameter("target", target, "cannot be reached", fix)
     if window > iterations:
         fix = f"pass window <= {iterations} or more iterations"
         raise BadParameter("window", window, f"is longer than the run of {iterations} iterations", fix)
-    return Stop(float(target), metric, window, sustained)
+    return Stop(float(target), goal.metric, window, goal.sustained)
 
 
 def _groups(durations: Durations | Trace, method: Method, seeds: Sequence[int]) -> list[list[int]]:
@@ -241,59 +289,42 @@ Lanes = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray
 """Times of all iterations; per lane the iteration of its stop, that of its divergence, and its last metric."""
 
 
-def _run_lanes(
-    task: Task,
-    methods: list[Method],
-    durations: Durations | Trace,
-    iterations: int,
-    lanes: list[tuple[int, int]],
-    every: int,
-    metric: str,
-    stop: Stop | None,
-    progress: Progress | None,
-    threads: int | None,
-) -> Lanes:
+class _Request(NamedTuple):
+    """The checked arguments of a sweep; ``methods`` has one bound method per step size."""
+
+    task: Task
+    methods: list[Method]
+    durations: Durations | Trace
+    iterations: int
+    measure: Measure
+    progress: Progress | None
+
+
+def _run_lanes(request: _Request, lanes: list[tuple[int, int]]) -> Lanes:
+    """Run lanes of (row of the method, seed) that share a schedule of arrivals."""
+    task, methods, durations, iterations, measure, progress = request
     first, seed = methods[0], lanes[0][1]
     alike = all(with_step(method, 1.0) == with_step(first, 1.0) for method in methods)
     low = lower(first, task)
     if not (alike and low.numbers and (isinstance(durations, Trace) or low.schedule)):
-        return _one_by_one(task, methods, durations, iterations, lanes, every, metric, stop, progress)
+        return _one_by_one(request, lanes)
     arrivals = arrivals_of(durations, first, iterations, seed)
-    result = compiled_replay.replay_lanes(
-        arrivals,
-        task,
-        first,
-        stepsizes=[methods[row].step.stepsize for row, _ in lanes],
-        seeds=[seed for _, seed in lanes],
-        every=every,
-        wanted=(metric,),
-        stop=stop,
-        progress=progress,
-        threads=threads,
-        history=False,
-    )
-    return np.append(0.0, arrivals.time), result.stopped, result.diverged, result.final[metric]
+    pairs = [(methods[row].step.peak, its) for row, its in lanes]
+    result = compiled_replay.replay_lanes(arrivals, task, first, pairs, measure, progress=progress)
+    return np.append(0.0, arrivals.time), result.stopped, result.diverged, result.final[measure.wanted[0]]
 
 
-def _one_by_one(
-    task: Task,
-    methods: list[Method],
-    durations: Durations | Trace,
-    iterations: int,
-    lanes: list[tuple[int, int]],
-    every: int,
-    metric: str,
-    stop: Stop | None,
-    progress: Progress | None,
-) -> Lanes:
+def _one_by_one(request: _Request, lanes: list[tuple[int, int]]) -> Lanes:
     """Run what has no compiled form: one run after the other to the end, judged by the same rule."""
+    task, methods, durations, iterations, measure, progress = request
+    stop = measure.stop
     stopped, diverged = np.full(len(lanes), -1, np.int64), np.full(len(lanes), -1, np.int64)
     last, times = np.full(len(lanes), np.nan), np.zeros(1)
     for lane, (row, seed) in enumerate(lanes):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergenceWarning)
-            run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=every)
-        seen = run.metrics[metric]
+            run = simulate(task, methods[row], durations, iterations=iterations, seed=seed, every=measure.every)
+        seen = run.metrics[measure.wanted[0]]
         stopped[lane] = first_reached(seen, stop) if stop else -1
         if stopped[lane] >= 0:
             verdict = stopped[lane] + (stop.window - 1 if stop and stop.sustained else 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,18 @@ class Bar:
         self._bar.stop()
 
 
+@contextmanager
+def shown(progress: bool, total: int | None, what: str) -> Iterator[Progress | None]:
+    """Give the function that advances a progress bar, or None if ``progress`` is False."""
+    if not isinstance(progress, bool):
+        raise BadParameter("progress", progress, "is not True or False", "pass progress=True to see a progress bar")
+    if not progress:
+        yield None
+        return
+    with Bar(total, what) as advance:
+        yield advance
+
+
 @dataclass(frozen=True)
 class Stop:
     """When a lane stops: its metric averages (or stays) at or below the target over a window of iterations."""
@@ -65,6 +78,24 @@ class Stop:
     window: int = 30
     sustained: bool = False
     """False: the mean of the last ``window`` values; True: every one of them, counted from the first."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured along a replay, and when a lane stops."""
+
+    every: int
+    """The number of iterations between two measurements."""
+    wanted: tuple[str, ...] = METRICS
+    stop: Stop | None = None
+    history: bool = True
+    """False: keep only the last metrics, so that memory does not grow with the iterations."""
+    others: bool = False
+    """Also keep every further metric of the task; needs a single lane."""
+
+
+Lane = tuple[float, int]
+"""The step size of a run, or the peak of its schedule, and its seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,22 +125,22 @@ def replay_lanes(
     arrivals: Arrivals,
     task: Any,
     method: Method,
+    lanes: Sequence[Lane],
+    measure: Measure,
     *,
-    stepsizes: Sequence[float],
-    seeds: Sequence[int],
-    every: int,
-    wanted: Sequence[str] = METRICS,
-    stop: Stop | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-    history: bool = True,
-    others: bool = False,
 ) -> Result:
-    """Run the method along the arrivals once per (stepsize, seed) pair; lanes are independent of each other.
+    """Run the method along the arrivals once per lane. Lanes are independent of each other.
 
-    ``progress(k)`` is called when k more lane-iterations are done. Without ``history`` only the last metrics are kept,
-    and memory does not grow with the iterations. With ``others``, which needs a single lane, every metric of the task
-    is kept.
+    Args:
+        arrivals: The arrivals in order, each with its worker and the point that its job read.
+        task: A task with a compiled gradient.
+        method: A bound method with a compiled form. The lanes replace its step size, or the peak of its schedule.
+        lanes: One (step size, seed) pair per run.
+        measure: What is measured, and when a lane stops.
+        threads: The number of threads; by default one per core.
+        progress: A function that is called with k when k more lane-iterations are done.
     """
     from asyncsgd.simulation import replay_kernel as kernel
 
@@ -117,18 +148,19 @@ def replay_lanes(
     if not isinstance(numbers, Numbers):
         raise BadParameter("method", method.name, f"cannot run in lanes: {numbers}", "use asgd.simulate")
     _announce()
+    every, stop, count = measure.every, measure.stop, len(lanes)
     weighed = weigh(arrivals, method)
-    path, slots, first = _path(arrivals, weighed)
+    path, slots, first = _path(arrivals, weighed, method.step.shares(len(arrivals)))
     code, rule = numbers.task, numbers.rule
-    width = 1 if code.own or len(stepsizes) == 1 else WIDTH
+    width = 1 if code.own or count == 1 else WIDTH
     advance = _own_advance(task) if code.own else kernel.advance_built_in
     data, stochastic = code.data, code.stochastic
     total, x0 = len(arrivals), task.initial()
     records = -(-total // every) + 1  # the start, every `every` iterations, and the end
     everything = task.evaluate(x0)
-    start = {name: float(everything[name]) for name in METRICS if name in wanted and name in everything}
+    start = {name: float(everything[name]) for name in METRICS if name in measure.wanted and name in everything}
     # The task itself evaluates, between two calls, what the kernels do not measure.
-    more = [name for name in everything if name not in METRICS] if others and len(stepsizes) == 1 else []
+    more = [name for name in everything if name not in METRICS] if measure.others and count == 1 else []
     outside = not code.measured or bool(more)
     if outside:
         width = 1
@@ -146,9 +178,8 @@ def replay_lanes(
         window=stop.window if stop else 1,
         huge=HUGE * max(1.0, float(np.abs(first_values).max(initial=0.0))),
     )
-    count = len(stepsizes)
     blocks = range(0, count, width)
-    metrics = {name: np.empty((records, count)) for name in taken} if history else {}
+    metrics = {name: np.empty((records, count)) for name in taken} if measure.history else {}
     final = np.empty((len(taken), count))
     x = np.empty((len(x0), count))
     stopped, diverged = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
@@ -156,23 +187,23 @@ def replay_lanes(
 
     def run_block(begin: int) -> None:
         members = range(begin, min(begin + width, count))
-        values = np.empty((records if history else 1, len(taken), width))
+        values = np.empty((records if measure.history else 1, len(taken), width))
         values[0] = first_values[:, None]
-        block = Block(x0, slots, first, members, width, stepsizes, seeds, values)
-        lanes = _make_lanes(block, watch, rule, getattr(task, "scratch_rows", 1))
+        block = Block(x0, slots, first, members, width, lanes, values)
+        state = _make_lanes(block, watch, rule, getattr(task, "scratch_rows", 1))
         if stop is not None:
-            lanes.ring[0] = start[stop.metric]
+            state.ring[0] = start[stop.metric]
         t, chunk = 0, max(every, total // 50 // every * every)
         while t < total:
             goal, finished = min(t + (every if outside else chunk), total), False
-            reached = advance(data, stochastic, not outside, path, rule, watch, lanes, t, goal, (0,) * width)
+            reached = advance(data, stochastic, not outside, path, rule, watch, state, t, goal, (0,) * width)
             if outside:
-                found = task.evaluate(lanes.x[:, 0].copy())
+                found = task.evaluate(state.x[:, 0].copy())
                 if more:
                     rows.append(found)
                 record = -(-reached // every)
-                lanes.metrics[record % len(lanes.metrics), :, 0] = [float(found[name]) for name in taken]
-                finished = kernel.judge(lanes, watch, reached, record, (0,))
+                state.metrics[record % len(state.metrics), :, 0] = [float(found[name]) for name in taken]
+                finished = kernel.judge(state, watch, reached, record, (0,))
             if progress is not None:
                 progress((reached - t) * len(members))
             t = reached
@@ -180,12 +211,12 @@ def replay_lanes(
                 break
         if progress is not None:
             progress((total - t) * len(members))
-        last = lanes.metrics[-(-t // every) % len(lanes.metrics)]
+        last = state.metrics[-(-t // every) % len(state.metrics)]
         for column, lane in enumerate(members):
-            ended = lanes.ended[column]
-            x[:, lane] = lanes.x[:, column] if ended < 0 else lanes.final[:, column]
-            final[:, lane] = last[:, column] if ended < 0 else lanes.final_metrics[:, column]
-            stopped[lane], diverged[lane] = lanes.stopped[column], lanes.diverged[column]
+            ended = state.ended[column]
+            x[:, lane] = state.x[:, column] if ended < 0 else state.final[:, column]
+            final[:, lane] = last[:, column] if ended < 0 else state.final_metrics[:, column]
+            stopped[lane], diverged[lane] = state.stopped[column], state.diverged[column]
             furthest[lane] = t if ended < 0 else ended
         for k, table in enumerate(metrics.values()):
             table[:, members.start : members.stop] = values[:, k, : len(members)]
@@ -230,7 +261,7 @@ def _announce() -> None:
         sys.stderr.write("asyncsgd: compiling the simulator, about half a minute, once on this machine\n")
 
 
-def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
+def _path(arrivals: Arrivals, weighed: Weighed, shares: Floats) -> tuple[Any, int, int]:
     """Return (what happens at each iteration, the number of points kept at once, the slot of x^(0))."""
     from asyncsgd.simulation.replay_kernel import Path
     from asyncsgd.simulation.replay_kernel import slots as find_slots
@@ -245,6 +276,7 @@ def _path(arrivals: Arrivals, weighed: Weighed) -> tuple[Any, int, int]:
         read=read,
         write=write,
         weight=weighed.weight,
+        share=shares,
         flush=weighed.flush,
     )
     return path, int(slots), int(first)
@@ -261,8 +293,7 @@ class Block(NamedTuple):
     members: range
     width: int
     """The number of lanes of a block. The last block has fewer members and is filled up with copies."""
-    stepsizes: Sequence[float]
-    seeds: Sequence[int]
+    lanes: Sequence[Lane]
     metrics: Floats
 
 
@@ -270,7 +301,7 @@ def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
     """Return the arrays that change in a block, as they are at its start."""
     from asyncsgd.simulation.replay_kernel import Lanes
 
-    x0, slots, first, members, width, stepsizes, seeds, metrics = block
+    x0, slots, first, members, width, lanes, metrics = block
     dimension = len(x0)
     chosen = [*members, *[members[-1]] * (width - len(members))]  # the last block is filled up with copies
     fold = min(1024, 1 << max(dimension - 1, 0).bit_length())
@@ -281,7 +312,7 @@ def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
     diverged = np.full(width, -1, np.int64)
     diverged[len(members) :] = 0  # the copies count as done
     starts = np.zeros((3, width), np.uint64)
-    starts[0] = [derive(int(seeds[lane]), JOB) for lane in chosen]
+    starts[0] = [derive(int(lanes[lane][1]), JOB) for lane in chosen]
     return Lanes(
         x=column.copy(),
         points=points,
@@ -294,7 +325,7 @@ def _make_lanes(block: Block, watch: Any, rule: Rule, scratch: int) -> Any:
         fold=np.zeros((fold, width)),
         ring=np.zeros((watch.window, width)),
         seeds=starts,
-        stepsize=np.array([float(stepsizes[lane]) for lane in chosen]),
+        stepsize=np.array([float(lanes[lane][0]) for lane in chosen]),
         held=np.zeros(1, np.int64),
         below=np.zeros(width, np.int64),
         stopped=np.full(width, -1, np.int64),

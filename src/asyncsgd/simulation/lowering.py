@@ -237,8 +237,8 @@ def weigh(arrivals: Arrivals, method: Method) -> Weighed:
 
 
 def share(method: Method, weight: Floats) -> Floats:
-    """Return the step that each arrival got, from its weight."""
-    steps: Floats = method.step.stepsize * weight
+    """Return the step that each arrival got, from its weight, rounded in the order of the core."""
+    steps: Floats = (method.step.peak * method.step.shares(len(weight))) * weight
     if isinstance(method.aggregation, Buffer):
         steps = steps / method.aggregation.size
     return steps

@@ -103,6 +103,8 @@ class Path(NamedTuple):
     """The slot of x^(t+1); the last one if no job will read it."""
     weight: NDArray[np.float64]
     """The weight of the step; 0 drops the arrival."""
+    share: NDArray[np.float64]
+    """The share of the lane's step size that the method's schedule gives to iteration t; 1 without one."""
     flush: NDArray[np.uint8]
     """Whether the model moves."""
 
@@ -142,6 +144,7 @@ class Lanes(NamedTuple):
     seeds: NDArray[np.uint64]
     """(3, W): where the seeds of jobs start, the present seed, and where those of its local steps start."""
     stepsize: NDArray[np.float64]
+    """The step size, or the peak of its schedule."""
     held: NDArray[np.int64]
     """One number: the updates in the buffer."""
     below: NDArray[np.int64]
@@ -208,10 +211,10 @@ def _sum_of_squares(lanes: Any, width: Any) -> Any:
 
 
 @inlined
-def _use(lanes: Any, rule: Any, weight: Any, flush: Any, keep: Any, width: Any) -> Any:
+def _use(lanes: Any, rule: Any, weight: Any, share: Any, flush: Any, keep: Any, width: Any) -> Any:
     """Move the model by the update in g, at once or when the buffer is full. ``keep`` also gets x^(t+1)."""
     w, d = len(width), lanes.x.shape[0]
-    step = load(lanes.stepsize, 0, width)
+    step = load(lanes.stepsize, 0, width) * share
     direction = pointer(lanes.g, 0)
     if rule.buffer == 0:
         step = step * weight
@@ -345,7 +348,7 @@ def advance(
                     store(lanes.g, i * w, load(lanes.g, i * w, width) + drift)
             if rule.clip != 0.0:
                 _clip(lanes, rule.clip, width)
-            _use(lanes, rule, weight, path.flush[t], keep, width)
+            _use(lanes, rule, weight, path.share[t], path.flush[t], keep, width)
         due -= 1
         if measured and (due == 0 or t + 1 == path.job.shape[0]):  # the end is always measured
             due = watch.every

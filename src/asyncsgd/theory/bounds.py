@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.theory.inputs import (
     Given,
@@ -55,9 +56,15 @@ class Bound:
     def at(self, iterations: int, stepsize: float) -> float:
         """Return the bound after this many iterations with this step; raise if the step is too large for the theorem.
 
-        The bound is infinite before the first batch is complete.
+        The bound is infinite before the first batch is complete. A schedule is refused: Theorems 1 and 3 need a
+        constant step, and Theorem 2 takes a schedule as ``weights`` of its largest step.
         """
         count("iterations", iterations)
+        if isinstance(stepsize, Schedule):
+            second = self.theorem == "Theorem 2"
+            problem = "is not one number" if second else f"changes the step, and {self.theorem} needs a constant step"
+            fix = "pass the largest step, with weights = trace.step / its maximum"
+            raise BadParameter("stepsize", stepsize, problem, fix if second else f"use theorem2: {fix}")
         positive("stepsize", stepsize)
         if stepsize > self.max_step * (1 + 1e-12):
             why = f" ({self.condition})" if self.condition else ""
@@ -105,6 +112,8 @@ class Bound:
 def theorem1(delays: Given, *, smoothness: float, gap: float, noise_variance: float) -> Bound:
     """Constant steps, homogeneous data: 2r0/(η(T+1)) + 4Lησ² for η <= 1/(2L max(1, √(τ_C τ_max))).
 
+    The step must be the same in every iteration; for a schedule use `theorem2`.
+
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max).
         smoothness: L.
@@ -132,7 +141,20 @@ def theorem1_bounded(
     """Constant steps and ‖∇f‖ <= G: 4r0/(ηW_T) + 4Lησ² + 2L²τ_C²η²G² for η <= 1/(2Lτ_C).
 
     The weight of x_t is the number of jobs assigned at it; W_T = T + τ_C with a constant concurrency, which is assumed.
-    ``concurrency`` is τ_C, or a run, or (τ_C, τ_max).
+    The step must be the same in every iteration.
+
+    Args:
+        concurrency: τ_C, or a run, or (τ_C, τ_max).
+        smoothness: L.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ².
+        gradient_bound: G, the largest norm of a gradient.
+
+    >>> bound = theorem1_bounded(8, smoothness=2.0, gap=1.0, noise_variance=0.5, gradient_bound=3.0)
+    >>> bound.max_step, round(bound.at(1000, 0.01), 4)
+    (0.03125, 0.8976)
+
+    See docs/theory.md.
     """
     jobs = concurrency_of(concurrency)
     constants(smoothness, gap, noise_variance)
@@ -161,6 +183,8 @@ def theorem2(
     The statement's η <= 1/(4L) is not enough: its lemma needs 1/(4Lτ_C). For weights up to τ_C/τ_t that is the whole
     condition. Larger ones, such as those of a threshold above τ_C, lower ``max_step`` to 1/(4L max w_t τ_t), and
     ``condition`` names the update that requires it.
+
+    The steps may follow any schedule: pass ``weights=trace.step / trace.step.max()``, and take the largest step as η.
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
@@ -244,9 +268,23 @@ def theorem3(
 ) -> Bound:
     """Algorithm 2: 8r0/(η(T+1)) + 6Lησ² + 8Lηζ² + 8L²η²τ_C (1/n)Σζ_i²(τ^i_avg+1).
 
-    For η <= 1/(4L max(1, √(τ_C τ_max))). ``heterogeneity`` holds ζ_i², one per worker, or one for all;
-    ``worker_delays`` the τ^i_avg, taken from the run if one is given. Assumes that τ^i_avg does not depend on how often
+    For η <= 1/(4L max(1, √(τ_C τ_max))), the same in every iteration. Assumes that τ^i_avg does not depend on how often
     worker i was drawn.
+
+    Args:
+        delays: A trace, ``trace.delays``, or (τ_C, τ_max).
+        smoothness: L.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ².
+        heterogeneity: ζ_i², one per worker, or one for all.
+        worker_delays: The τ^i_avg, one per worker; those of the run, if one is given.
+
+    >>> known = {"smoothness": 2.0, "gap": 1.0, "noise_variance": 0.5, "heterogeneity": [0.1, 0.3]}
+    >>> bound = theorem3((2, 8), worker_delays=[1.0, 3.0], **known)
+    >>> bound.max_step, round(bound.at(1000, 0.01), 4)
+    (0.03125, 0.8957)
+
+    See docs/theory.md.
     """
     concurrency, longest = concurrency_and_maximum(delays)
     constants(smoothness, gap, noise_variance)
@@ -285,7 +323,22 @@ def theorem3_bounded(
 ) -> Bound:
     """Algorithm 2 with ‖∇f_i‖ <= G: 4r0/(η(T+1)) + 3Lησ² + 4Lηζ² + 2L²η²τ_C²G² for η <= 1/(4Lτ_C).
 
-    ``concurrency`` is τ_C, or a run, or (τ_C, τ_max).
+    The step must be the same in every iteration.
+
+    Args:
+        concurrency: τ_C, or a run, or (τ_C, τ_max).
+        smoothness: L.
+        gap: r0 = f(x_0) - f*.
+        noise_variance: σ².
+        heterogeneity: ζ_i², one per worker, or one for all.
+        gradient_bound: G, the largest norm of a worker's gradient.
+
+    >>> known = {"smoothness": 2.0, "gap": 1.0, "noise_variance": 0.5}
+    >>> bound = theorem3_bounded(4, heterogeneity=[0.1, 0.3], gradient_bound=3.0, **known)
+    >>> bound.max_step, round(bound.at(1000, 0.01), 4)
+    (0.03125, 0.5608)
+
+    See docs/theory.md.
     """
     jobs = concurrency_of(concurrency)
     constants(smoothness, gap, noise_variance)

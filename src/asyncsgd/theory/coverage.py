@@ -33,16 +33,20 @@ class Covered:
         return self.scale == 1.0 and self.late == 0
 
 
-def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
+def covering(method: Method, *, heterogeneous: bool, changing: bool | None = None) -> Covered | Reason:
     """Return the theorem that covers a method, or the reason why none does.
 
     The theorems are about gradients used with plain steps. Two other cases are reduced to that: a buffer of K gives
     every gradient a step of η/K, up to K - 1 updates after its arrival, and momentum β amounts to a step of η/(1 - β).
 
+    Theorems 1 and 3 need a constant step. If a schedule changes the step and the data are alike, Theorem 2 takes their
+    place, because it allows any steps up to 1/(4L max(τ_C, τ_t)).
+
     Args:
         method: Any method.
         heterogeneous: Whether the data differ between workers. Then no theorem covers a method that favours fast
             workers. Theorem 1 covers rounds, with the spread of the data as noise.
+        changing: Whether the step size changed along the run. The default is whether the method has a schedule.
 
     >>> from asyncsgd import methods, optimizers
     >>> covering(methods.async_sgd(0.1).using(aggregation=Buffer(8)), heterogeneous=False)
@@ -51,6 +55,11 @@ def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
     'Adam chooses its own scale'
     >>> str(covering(methods.async_sgd(0.1), heterogeneous=True))
     'async_sgd favours fast workers, and its theorem assumes that all workers have similar data'
+    >>> from asyncsgd.schedules import cosine
+    >>> covering(methods.async_sgd(cosine(0.1)), heterogeneous=False)
+    Covered(theorem='Theorem 2', scale=1.0, late=0)
+    >>> str(covering(methods.federated_async_sgd(cosine(0.1), concurrency=4), heterogeneous=True))
+    'Theorem 3 needs a constant step, and cosine(0.1) changes it'
     """
     if not isinstance(method.work, Gradient):
         return Reason("jobs of several local steps", "are not gradients")
@@ -71,6 +80,12 @@ def covering(method: Method, *, heterogeneous: bool) -> Covered | Reason:
         theorem = SECOND
     elif isinstance(method.dispatch, Uniform | Shuffled):
         theorem = THIRD
+    schedule = method.step.schedule
+    if schedule is not None if changing is None else changing:
+        if heterogeneous:
+            cause = "the run changed it" if schedule is None else f"{schedule!r} changes it"
+            return Reason(theorem, f"needs a constant step, and {cause}")
+        theorem = SECOND
     scale, late = 1.0, 0
     if isinstance(method.aggregation, Buffer):
         scale *= method.aggregation.size
@@ -99,7 +114,7 @@ def bound(
         delays: A trace, its ``delays``, or (τ_C, τ_max).
         heterogeneity: The ζ_i² of the workers; only Theorem 3 uses them.
         worker_delays: The τ^i_avg of the workers if ``delays`` does not hold them; only Theorem 3 uses them.
-        weights: The weights of the steps of a run; only Theorem 2 uses them.
+        weights: The steps of a run divided by the largest; only Theorem 2 uses them.
         **constants: ``smoothness``, ``gap`` and ``noise_variance``.
     """
     if covered.theorem == SECOND:

@@ -10,7 +10,7 @@ import numpy as np
 from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Momentum
-from asyncsgd.core.steps import DropAbove
+from asyncsgd.core.steps import Constant, DropAbove
 from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import Task
 from asyncsgd.theory.coverage import SECOND, Covered, bound, covering
@@ -27,7 +27,8 @@ LARGE = 1_000_000
 def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
     """Return the largest ``stepsize`` of a method that is safe for these delays and this L, under its `conditions`.
 
-    ``covering(method, heterogeneous=False)`` must have found a theorem.
+    If the method has a schedule, the result is for its peak: Theorem 2 then holds wherever the peak meets the longest
+    delay. ``covering(method, heterogeneous=False)`` must have found a theorem.
 
     >>> from asyncsgd import methods
     >>> from asyncsgd.trace import Trace
@@ -41,7 +42,9 @@ def safe_step(method: Method, delays: Delays, smoothness: float) -> float:
     pair: tuple[float, float] = (delays.concurrency + late, delays.maximum + late)
     given = max(pair[0], _whole(method, delays) + late) if covered.theorem == SECOND else pair
     known = {"smoothness": smoothness, "gap": 1.0, "noise_variance": 0.0}
-    return bound(covered, given, worker_delays=[0.0], **known).max_step * covered.scale
+    schedule = method.step.schedule
+    largest = 1.0 if schedule is None else schedule.largest(len(delays.values))
+    return bound(covered, given, worker_delays=[0.0], **known).max_step * covered.scale / largest
 
 
 def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[str, ...]:
@@ -54,6 +57,8 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
     ('updates with a delay of up to 4 get the whole step, for which Theorem 2 asks η <= 1/(4L·4)',)
     """
     found = []
+    if method.step.schedule is not None:
+        found.append(f"the limit is for the peak of {method.step.schedule!r}, by Theorem 2")
     whole = _whole(method, delays)
     if whole > delays.concurrency:
         late = covered.late if isinstance(covered := covering(method, heterogeneous=False), Covered) else 0
@@ -70,11 +75,13 @@ def conditions(method: Method, delays: Delays, *, heterogeneous: bool) -> tuple[
 
 
 def _whole(method: Method, delays: Delays) -> float:
-    """Return the longest delay up to which a threshold gives updates the whole step; 0 without a threshold.
+    """Return the longest delay up to which updates get the whole step, if Theorem 2 covers them; else 0.
 
     Theorem 2 asks η_t <= 1/(4L max(τ_C, τ_t)). The rule η·min(1, τ_C/τ_t) meets that for η <= 1/(4Lτ_C); a threshold
-    θ > τ_C only for η <= 1/(4Lθ).
+    θ > τ_C only for η <= 1/(4Lθ), and a schedule without any rule for delays only for η <= 1/(4Lτ_max).
     """
+    if isinstance(method.step, Constant):
+        return 0.0 if method.step.schedule is None else float(delays.maximum)
     if not isinstance(method.step, DropAbove):
         return 0.0
     threshold = method.step.threshold
