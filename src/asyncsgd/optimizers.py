@@ -1,8 +1,8 @@
 """Optimizers of the server. They have no learning rate: the step is the method's stepsize times the rule's weight.
 
 >>> import asyncsgd as asgd
->>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw()).optimizer
-Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+>>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.momentum()).optimizer
+Momentum(beta=0.9, nesterov=False)
 """
 
 from __future__ import annotations

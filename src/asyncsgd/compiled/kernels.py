@@ -204,9 +204,7 @@ class CompiledKernels(Kernels):
         g = _read_only(g)
         self._share(len(g), lambda part, tile: _scale(g[part], factor, out[part]), g.dtype)
 
-    def momentum(
-        self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector
-    ) -> None:
+    def momentum(self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector) -> None:
         x, d = _read_only(x), _read_only(d)
 
         def move(part: slice, tile: Vector) -> None:
@@ -231,9 +229,7 @@ class CompiledKernels(Kernels):
         largest = m[:0] if known is None else known
 
         def move(part: slice, tile: Vector) -> None:
-            _adamw(
-                x[part], d[part], m[part], v[part], largest[part], floats, ranges, part.start, out[part], tile
-            )
+            _adamw(x[part], d[part], m[part], v[part], largest[part], floats, ranges, part.start, out[part], tile)
 
         self._share(len(x), move, x.dtype)
 

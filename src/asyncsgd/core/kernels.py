@@ -62,9 +62,7 @@ class Kernels:
         """``out = factor·g``. ``out`` may be g."""
         np.multiply(g, float(factor), out=out)
 
-    def momentum(
-        self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector
-    ) -> None:
+    def momentum(self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector) -> None:
         """``m = β·m + d``, then ``out = x - step·m``, or with ``nesterov`` ``out = x - step·(d + β·m)``."""
         step, beta = float(step), float(beta)
         for part in blocks(len(x)):

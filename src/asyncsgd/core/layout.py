@@ -1,4 +1,4 @@
-"""The layout of a flat model: which named parameter lies where, so that a part can treat some parameters differently."""
+"""The layout of a flat model: where each named parameter lies, so that a part can treat some parameters differently."""
 
 from __future__ import annotations
 

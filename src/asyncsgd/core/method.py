@@ -71,8 +71,8 @@ class Method:
                 ``aggregation``, ``optimizer``, ``average``; also ``name``, which tables and records show.
 
         >>> import asyncsgd as asgd
-        >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw()).optimizer
-        Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+        >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.momentum()).optimizer
+        Momentum(beta=0.9, nesterov=False)
         """
         known = [part.name for part in fields(self)]
         for part, value in parts.items():

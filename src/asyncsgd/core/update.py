@@ -202,7 +202,8 @@ class Update:
                 g = apply(state, g, arrival)
             move = self._add(memory["aggregation"], g, stepsize, weight, arrival)
             if move is not None:
-                self._move(*move, arrival)
+                direction, step = move
+                self._move(direction, step, arrival)
         return APPLIED, method.aggregation.share(memory["aggregation"], stepsize, weight)
 
     def _descend(self, g: Vector, step: float, done: int | None) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, EdgeWarning, TargetNotReached
+from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import count, nearest, positive
@@ -137,7 +138,7 @@ def sweep(
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
-    methods = [each.bind(workers, iterations) for each in methods]
+    methods = [each.bind(workers, iterations).bind_layout(layout_of(task)) for each in methods]
     stop = _stop(task, target, metric, window, sustained, iterations)
     every = 1 if stop else max(1, iterations // 100)
     shape = (len(sizes), len(seeds))
