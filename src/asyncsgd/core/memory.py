@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncsgd.core.aggregation import Memory
-from asyncsgd.core.dispatch import FirstOf
+from asyncsgd.core.dispatch import Batch, FirstOf
 from asyncsgd.core.method import Method
 
 
@@ -53,7 +53,7 @@ def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> M
     flight = method.dispatch.limit(workers)
     # In rounds all jobs read the point of their round. Under early re-sampling the next point is lent before the
     # arrival gives its own point back.
-    points = 2 if isinstance(method.dispatch, FirstOf) else flight + 1 + method.dispatch.early
+    points = 2 if isinstance(method.dispatch, Batch | FirstOf) else flight + 1 + method.dispatch.early
     updates = min(flight, 2 * workers)  # a worker holds at most two jobs; the others wait in the engine
     state, remembers = method.aggregation.vectors(workers), isinstance(method.aggregation, Memory)
     changed = bool(method.transforms) or remembers
