@@ -112,7 +112,7 @@ def measured(size: int, threads: int, options: Any) -> dict[str, Any]:
     }
 
 
-def part(options: Any) -> tuple[dict[str, Any], int]:
+def part(options: Any) -> dict[str, Any]:
     """Measure and print one table per figure: a row per method, a column per size."""
     threads = options.threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
@@ -127,5 +127,6 @@ def part(options: Any) -> tuple[dict[str, Any], int]:
         print(f"   {title:50}" + "".join(f"{size:>14.0e}" for size in sizes))
         for name in rows:
             print(f"   {name:50}" + "".join(f"{found[str(size)][name][figure]:>14.2f}" for size in sizes))
-    late = [size for size in sizes if found[str(size)]["AdamW"]["of_torch"] > WANTED.get(size, float("inf"))]
-    return {"threads": threads, **found}, len(late)
+    goals = "".join((f"<= {WANTED[size]:.2f}" if size in WANTED else "").rjust(14) for size in sizes)
+    print(f"   {'target for AdamW, over torch':50}{goals}", flush=True)
+    return {"threads": threads, "seconds": options.seconds, **found}
