@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower docs format venv clean
+.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower bench-trainer docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ bench-engines: $(VENV)/.dev ## compare worker processes with queues, threads, to
 
 bench-flower: $(VENV)/.dev ## compare the server's time per update with Flower's own FedAvg (ten minutes)
 	$(VENV)/bin/python benchmarks/flower
+
+bench-trainer: $(VENV)/.dev ## measure the trainer: what optimizers cost per update, beside torch's
+	$(VENV)/bin/python benchmarks/trainer
 
 docs: $(VENV)/.docs ## build the documentation, site/index.html; fails on broken links and undocumented names
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Open site/index.html in a browser."

@@ -124,6 +124,74 @@ def test_the_core_has_the_same_formulas(mine, theirs):
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-11, atol=1e-12)
 
 
+LAYOUT = (("embed.weight", 0, (3, 4)), ("weight", 12, (4, 5)), ("bias", 32, (5,)), ("norm.weight", 37, (7,)))
+EXCLUDED = ("bias", "norm*", "embed")
+
+
+def groups_of(x, options):
+    """The parameters of the layout, and a plain torch optimizer over them in two groups."""
+    parts = {name: torch.nn.Parameter(torch.tensor(x[at : at + np.prod(shape)])) for name, at, shape in LAYOUT}
+    spared = [part for name, part in parts.items() if name != "weight"]
+    groups = [{"params": [parts["weight"]]}, {"params": spared, "weight_decay": 0.0}]
+    return list(parts.values()), torch.optim.AdamW(groups, **options)
+
+
+@pytest.mark.parametrize("exclude", [(), EXCLUDED])
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adamw_is_that_of_torch_over_a_hundred_steps(exclude, amsgrad, weight_decay):
+    x = np.linspace(-1, 1, 44)
+    some, steps = gradients(np.float64, 44, 100), [0.05 / (1 + k % 7) for k in range(100)]
+    options = {"weight_decay": weight_decay, "amsgrad": amsgrad}
+    part = asgd.optimizers.adamw(**options, exclude=exclude).bind_layout(LAYOUT)
+    end = walk(part, part.init(x), x, some, steps)
+    parameters, loop = groups_of(x, options)
+    if not exclude:
+        loop = torch.optim.AdamW(parameters, **options)
+    for d, step in zip(some, steps, strict=True):
+        for parameter, (_, at, shape) in zip(parameters, LAYOUT, strict=True):
+            parameter.grad = torch.tensor(d[at : at + np.prod(shape)])
+        for group in loop.param_groups:
+            group["lr"] = step
+        loop.step()
+    np.testing.assert_allclose(end, torch.cat(parameters).detach().numpy(), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("cut", [None, 0, 5])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_excluded_parameters_are_a_group_of_torch_to_the_bit(foreach, cut):
+    x = np.linspace(-1, 1, 44).astype(np.float32)
+    some = gradients(np.float32, 44, 12)
+    options = {"weight_decay": 0.5, "foreach": foreach}
+    parameters, loop = groups_of(x, options)
+    for d in some:
+        for parameter, (_, at, shape) in zip(parameters, LAYOUT, strict=True):
+            parameter.grad = torch.tensor(d[at : at + np.prod(shape)])
+        for group in loop.param_groups:
+            group["lr"] = 0.1
+        loop.step()
+    part = asgd.optimizers.torch("AdamW", **options, exclude=EXCLUDED).bind_layout(LAYOUT)
+    state, here = part.init(x), x
+    for k, d in enumerate(some):
+        if k == cut:
+            part, state = pickle.loads(pickle.dumps((part, state)))
+        here = walk(part, state, here, [d], [0.1])
+    assert here.tobytes() == torch.cat(parameters).detach().numpy().tobytes()
+    assert part.vectors() == 2
+
+
+def test_exclude_of_torch_is_checked():
+    with pytest.raises(asgd.errors.BadParameter, match=r"exclude = 'bis' matches no parameter; .*norm.weight"):
+        asgd.optimizers.torch("AdamW", exclude="bis").bind_layout(LAYOUT)
+    with pytest.raises(asgd.errors.BadParameter, match="Rprop has no weight_decay"):
+        asgd.optimizers.torch("Rprop", exclude="bias")
+    with pytest.raises(asgd.errors.BadParameter, match="needs the layout"):
+        asgd.Server(np.ones(2), asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.torch("AdamW", exclude="bias")))
+    part = asgd.optimizers.torch("SGD", weight_decay=0.1, exclude="bias").bind_layout(LAYOUT)
+    assert repr(part) == "torch(SGD, weight_decay=0.1, exclude=('bias',), ((32, 37),))"
+    assert part.bind_layout(None) is part
+
+
 def test_a_server_takes_it_scales_it_and_restores_it():
     task = asgd.tasks.quadratic(dim=10, workers=3)
     method = asgd.delay_adaptive(0.05).using(optimizer=asgd.optimizers.torch("AdamW", weight_decay=0.0))

@@ -1,14 +1,16 @@
 """Optimizers of the server. They have no learning rate: the step is the method's stepsize times the rule's weight.
 
 >>> import asyncsgd as asgd
->>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw()).optimizer
-Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+>>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.momentum()).optimizer
+Momentum(beta=0.9, nesterov=False)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncsgd.core.layout import check_patterns
 from asyncsgd.core.optimizers import SGD, Adam, Momentum, Optimizer
 from asyncsgd.core.validate import recipe
 
@@ -43,19 +45,34 @@ def momentum(beta: float = 0.9, *, nesterov: bool = False) -> Momentum:
 
 
 @recipe
-def adamw(beta1: float = 0.9, beta2: float = 0.999, *, epsilon: float = 1e-8, amsgrad: bool = False) -> Adam:
-    """Adam with bias correction (Kingma and Ba 2015), without weight decay.
+def adamw(
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    *,
+    epsilon: float = 1e-8,
+    weight_decay: float = 0.0,
+    exclude: Sequence[str] = (),
+    amsgrad: bool = False,
+) -> Adam:
+    """AdamW: Adam with bias correction and decoupled weight decay (Loshchilov and Hutter 2019).
+
+    m ← β1 m + (1-β1) d, v ← β2 v + (1-β2) d², x ← (1 - η λ) x - η m̂ / (√v̂ + ε), where m̂ and v̂ are m and v with
+    their bias corrected. The weight decay λ is multiplied by the step, as in PyTorch.
+    docs/howto/method.md shows which direction and step an optimizer gets.
 
     Args:
         beta1: The decay of the mean of directions.
         beta2: The decay of the mean of their squares.
         epsilon: The number added to the square root of that mean.
+        weight_decay: The weight decay λ. The default is 0, which is plain Adam; PyTorch's default is 0.01.
+        exclude: Names of parameters that do not decay. A pattern with ``*``, ``?`` or ``[`` must match the whole name,
+            any other text must be a part of it. The task needs names, as those of `asyncsgd.tasks.torch` have.
         amsgrad: Use the largest mean of squares so far (Reddi et al. 2018).
 
-    >>> adamw(0.8).beta1
-    0.8
+    >>> adamw(weight_decay=0.1, exclude=("bias", "norm")).exclude
+    ('bias', 'norm')
     """
-    return Adam(beta1, beta2, epsilon, amsgrad)
+    return Adam(beta1, beta2, epsilon, amsgrad, weight_decay, check_patterns("exclude", exclude))
 
 
 def torch(kind: Any, **options: Any) -> TorchOptimizer:
@@ -67,7 +84,8 @@ def torch(kind: Any, **options: Any) -> TorchOptimizer:
 
     Args:
         kind: A class such as ``torch.optim.AdamW``, or its name, "AdamW".
-        options: Further options of the class except lr, such as ``weight_decay=0.01, fused=True``.
+        options: Further options of the class except lr, such as ``weight_decay=0.01, fused=True``; and ``exclude``,
+            the names of parameters that get ``weight_decay=0``, as in `adamw`.
 
     >>> from asyncsgd import methods
     >>> methods.delay_adaptive(0.001).using(optimizer=torch("AdamW", weight_decay=0.01)).optimizer

@@ -60,8 +60,8 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
 
     >>> make("fedasync", {"concurrency": 4, "local_steps": 5, "local_stepsize": 0.1}).work
     LocalSteps(steps=5, stepsize=0.1, scaled=False, proximal=0.0)
-    >>> make("async_sgd", {"stepsize": 0.1, "clip": 1.0, "optimizer": "adamw"}).optimizer
-    Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+    >>> make("async_sgd", {"stepsize": 0.1, "clip": 1.0, "optimizer": "momentum"}).optimizer
+    Momentum(beta=0.9, nesterov=False)
     """
     if recipe is None:
         known = recipes()

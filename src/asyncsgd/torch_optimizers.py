@@ -1,18 +1,20 @@
-"""Any optimizer of ``torch.optim`` on the server, over one flat parameter."""
+"""Any optimizer of ``torch.optim`` on the server, over one flat parameter, or its pieces if some do not decay."""
 
 from __future__ import annotations
 
 import ctypes
 import inspect
+import itertools
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Arrival
-from asyncsgd.core.optimizers import Optimizer, State
+from asyncsgd.core.layout import Layout, Ranges, check_patterns, matching
+from asyncsgd.core.optimizers import Optimizer, State, check_bound
 from asyncsgd.core.vectors import Vector
 
 
@@ -49,14 +51,18 @@ def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
         raise BadParameter("kind", shown, "is not an optimizer class", "pass a class such as torch.optim.AdamW")
     if "lr" in options:
         raise BadParameter("lr", options["lr"], "is the method's step", "pass it as the method's stepsize")
+    exclude = check_patterns("exclude", options.pop("exclude", ()))
     known = inspect.signature(kind).parameters
+    if exclude and "weight_decay" not in known:
+        raise BadParameter("exclude", exclude, f"has no effect, as {kind.__name__} has no weight_decay", "leave it out")
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         for name in options:
             if name not in list(known)[1:]:
                 fix = f"pass some of {', '.join(list(known)[1:])}"
                 raise BadParameter(name, options[name], f"is not an option of {kind.__name__}", fix)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
-    return TorchOptimizer(kind, tuple(plain.items()), _probe(kind, plain))
+    names, long = _probe(kind, plain)
+    return TorchOptimizer(kind, tuple(plain.items()), names, exclude, long=long)
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,19 +73,43 @@ class TorchOptimizer(Optimizer):
     options: tuple[tuple[str, Any], ...] = ()
     names: tuple[str, ...] = ()
     """The names of the entries in torch's state."""
+    exclude: tuple[str, ...] = ()
+    ranges: Ranges | None = None
+    """The ranges of the flat model that get ``weight_decay=0``, once `bind_layout` has found them."""
+    long: int = 0
+    """The number of entries in torch's state that are as long as the parameter."""
     _last: threading.local = field(default_factory=threading.local, init=False, compare=False)
     """The torch object last used by this thread: a cache; everything that matters is in the state."""
 
     def __repr__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options)
-        return f"torch({self.kind.__name__}{options})"
+        excluded = f", exclude={self.exclude!r}" if self.exclude else ""
+        return f"torch({self.kind.__name__}{options}{excluded}{'' if self.ranges is None else f', {self.ranges!r}'})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.kind, self.options, self.names)
+        return type(self), (self.kind, self.options, self.names, self.exclude, self.ranges, self.long)
+
+    def bind_layout(self, layout: Layout | None) -> Optimizer:
+        if not self.exclude or (layout is None and self.ranges is not None):
+            return self
+        return replace(self, ranges=matching("exclude", self.exclude, layout))
 
     def init(self, x: Vector) -> State:
         """Return the number of steps under the optimizer's name, and None for what torch makes at the first step."""
-        return {self.kind.__name__: 0, **dict.fromkeys(self.names)}
+        check_bound(self.exclude, self.ranges, len(x))
+        names = (_key(name, place) for place in range(len(self.pieces(len(x)))) for name in self.names)
+        return {self.kind.__name__: 0, **dict.fromkeys(names)}
+
+    def vectors(self) -> int:
+        return self.long
+
+    def pieces(self, n: int) -> list[tuple[slice, bool]]:
+        """Return the pieces of a model of length n, each with whether it decays: one parameter of torch each."""
+        if not self.ranges:
+            return [(slice(0, n), True)]
+        bounds = [0, *(bound for both in self.ranges for bound in both), n]
+        found = [(slice(*pair), place % 2 == 0) for place, pair in enumerate(itertools.pairwise(bounds))]
+        return [(piece, decays) for piece, decays in found if piece.stop > piece.start]
 
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
         if address(x) != address(out):
@@ -90,6 +120,11 @@ class TorchOptimizer(Optimizer):
         bound.step(state, np.ascontiguousarray(d, out.dtype), step, out)
 
 
+def _key(name: str, place: int) -> str:
+    """Return the key in our state of an entry in torch's state for one piece of the model."""
+    return name if place == 0 else f"{name}.{place}"
+
+
 class _Bound:
     """A torch optimizer whose memory is that of one state: its tensors lie over the state's arrays."""
 
@@ -98,52 +133,67 @@ class _Bound:
 
         self.name = part.kind.__name__
         self.like = (out.shape, out.dtype)
-        self.parameter = torch.nn.Parameter(tensor_over(out))
-        self.optimizer = part.kind([self.parameter], **dict(part.options))
-        self.group = self.optimizer.param_groups[0]
-        self.memory: dict[str, Any] = self.optimizer.state[self.parameter]
-        self.arrays: dict[str, Any] = dict.fromkeys(part.names)
+        self.pieces = part.pieces(len(out))
+        self.parameters = [torch.nn.Parameter(tensor_over(out[piece])) for piece, _ in self.pieces]
+        groups: list[dict[str, Any]] = []
+        for wanted, options in ((True, {}), (False, {"weight_decay": 0.0})):
+            some = [p for p, (_, decays) in zip(self.parameters, self.pieces, strict=True) if decays is wanted]
+            if some:
+                groups.append({"params": some, **options})
+        self.optimizer = part.kind(groups, **dict(part.options))
+        self.memories: list[dict[str, Any]] = [self.optimizer.state[parameter] for parameter in self.parameters]
+        self.arrays: dict[str, Any] = {_key(n, place): None for place in range(len(self.pieces)) for n in part.names}
         self.tensors: dict[str, Any] = {}
         if state[self.name]:  # otherwise torch makes its memory at the first step, or has made it just now
-            self.memory.clear()
-            for name in part.names:
-                if state[name] is not None:
-                    self._adopt(state, name)
+            for place, memory in enumerate(self.memories):
+                memory.clear()
+                for name in part.names:
+                    if state[_key(name, place)] is not None:
+                        memory[name] = self._adopt(state, _key(name, place))
         # foreach may use the gradient's memory for itself, and so may optimizers that we do not know.
-        self.copies = bool(self.group.get("foreach")) or not part.kind.__module__.startswith("torch.optim.")
+        foreach = any(group.get("foreach") for group in self.optimizer.param_groups)
+        self.copies = foreach or not part.kind.__module__.startswith("torch.optim.")
 
-    def _adopt(self, state: State, name: str) -> None:
+    def _adopt(self, state: State, key: str) -> Any:
         from torch import from_numpy
 
-        value = self.arrays[name] = state[name]
-        self.memory[name] = self.tensors[name] = from_numpy(value) if isinstance(value, np.ndarray) else value
+        value = self.arrays[key] = state[key]
+        self.tensors[key] = from_numpy(value) if isinstance(value, np.ndarray) else value
+        return self.tensors[key]
 
     def belongs_to(self, state: State, out: Vector) -> bool:
         """Return whether the tensors belong to this state; after a restore or for another run they do not."""
         if not state[self.name] or (out.shape, out.dtype) != self.like:
             return False
-        return all(state[name] is value for name, value in self.arrays.items())
+        return all(state[key] is value for key, value in self.arrays.items())
 
     def step(self, state: State, d: Vector, step: float, out: Vector) -> None:
         """Do one step of torch, in place in ``out``."""
-        self.parameter.data = tensor_over(out)
-        gradient = tensor_over(d)
-        self.parameter.grad = gradient.clone() if self.copies else gradient
-        self.group["lr"] = step
+        for parameter, (piece, _) in zip(self.parameters, self.pieces, strict=True):
+            parameter.data = tensor_over(out[piece])
+            gradient = tensor_over(d[piece])
+            parameter.grad = gradient.clone() if self.copies else gradient
+        for group in self.optimizer.param_groups:
+            group["lr"] = step
         self.optimizer.step()
-        self.parameter.grad = None
-        for name, value in self.memory.items():
-            if value is not self.tensors.get(name):
-                if name not in self.arrays:
-                    problem = f"has begun to remember {name!r} in the middle of a run"
-                    raise BadParameter("optimizer", self.name, problem, "use one of torch.optim")
-                self.tensors[name] = value
-                self.arrays[name] = state[name] = value.detach().numpy() if hasattr(value, "detach") else value
+        for place, (parameter, memory) in enumerate(zip(self.parameters, self.memories, strict=True)):
+            parameter.grad = None
+            for name, value in memory.items():
+                key = _key(name, place)
+                if value is not self.tensors.get(key):
+                    if key not in self.arrays:
+                        problem = f"has begun to remember {name!r} in the middle of a run"
+                        raise BadParameter("optimizer", self.name, problem, "use one of torch.optim")
+                    self.tensors[key] = value
+                    self.arrays[key] = state[key] = value.detach().numpy() if hasattr(value, "detach") else value
         state[self.name] += 1
 
 
-def _probe(kind: Any, options: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names of the optimizer's state, found by two steps of a small model; raise if it cannot be used."""
+def _probe(kind: Any, options: dict[str, Any]) -> tuple[tuple[str, ...], int]:
+    """Return the names of the optimizer's state, and how many entries are as long as the parameter.
+
+    They are found by two steps of a small model. Raise if the optimizer cannot be used.
+    """
     import torch
 
     parameter = torch.nn.Parameter(torch.tensor([0.5, -0.25]))
@@ -168,4 +218,5 @@ def _probe(kind: Any, options: dict[str, Any]) -> tuple[str, ...]:
     ):
         if trouble:
             raise BadParameter("kind", kind.__name__, problem, "use one such as AdamW")
-    return tuple(memory)
+    long = sum(isinstance(value, torch.Tensor) and value.shape == parameter.shape for value in memory.values())
+    return tuple(memory), long

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import asyncsgd as asgd
-from asyncsgd.compiled.vectors import ready
+from asyncsgd.compiled.kernels import CompiledKernels, ready
+from asyncsgd.compiled.vectors import subtract_scaled as compiled
 from asyncsgd.core.events import Arrived, Assign, Joined, Lost
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import subtract_scaled
@@ -17,6 +18,15 @@ METHODS = {
     "momentum": asgd.async_sgd(0.3).using(optimizer=asgd.optimizers.momentum(0.9)),
     "buffer": asgd.fedbuff(0.3, concurrency=4, buffer=3).local(1, 0.1),
     "clipped": asgd.async_sgd(0.3).clipped(0.5),
+    "twice clipped": asgd.async_sgd(0.3).clipped(0.5).clipped(0.3),
+    "nesterov": asgd.minibatch_sgd(0.3).using(optimizer=asgd.optimizers.momentum(0.9, nesterov=True)),
+    "adamw": asgd.async_sgd(0.3).clipped(0.5).using(optimizer=asgd.optimizers.adamw(weight_decay=0.1)),
+    "amsgrad": asgd.fedbuff(0.3, concurrency=4, buffer=3).using(optimizer=asgd.optimizers.adamw(amsgrad=True)),
+    "excluded": asgd.delay_adaptive(0.3)
+    .using(optimizer=asgd.optimizers.adamw(weight_decay=0.1, exclude="bias"))
+    .bind_layout((("weight", 0, (4, 5)), ("bias", 20, (5,)), ("head", 25, (8,)))),
+    "memory": asgd.mifa(0.3).clipped(0.5).using(optimizer=asgd.optimizers.adamw()),
+    "averaged": asgd.async_sgd(0.3).using(average=True, optimizer=asgd.optimizers.momentum(0.5)),
 }
 
 
@@ -33,7 +43,6 @@ def numbers(random, length, dtype):
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 1000, 100_003])
 def test_it_rounds_as_numpy_does(dtype, length):
     random = np.random.default_rng(length)
-    compiled = ready(dtype)
     x, g = numbers(random, length, dtype), numbers(random, length, dtype)
     for scale in (0.3, 1 / 3, -1e-3, 1e30):
         expected, out, same = np.empty_like(x), np.empty_like(x), x.copy()
@@ -50,7 +59,8 @@ def test_it_rounds_as_numpy_does(dtype, length):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_server_that_uses_it_is_the_same_server(name, dtype):
     random = np.random.default_rng(1)
-    servers = [Server(np.ones(33, dtype), METHODS[name], seed=2, subtract=given) for given in (None, ready(dtype))]
+    kernels = (None, ready(METHODS[name], dtype))
+    servers = [Server(np.ones(33, dtype), METHODS[name], seed=2, kernels=given) for given in kernels]
     sent = {}  # job -> its point when it left
     for server in servers:
         sent |= {command.job.id: command.point.tobytes() for command in server.handle(Joined(range(4))).commands}
@@ -69,7 +79,7 @@ def test_a_server_that_uses_it_is_the_same_server(name, dtype):
 
 
 def test_an_overflow_raises_nothing_and_leaves_no_half_done_step():
-    server = Server(np.full(3, 3e38, np.float32), asgd.async_sgd(1.0), subtract=ready(np.float32))
+    server = Server(np.full(3, 3e38, np.float32), asgd.async_sgd(1.0), kernels=CompiledKernels())
     [assign] = server.handle(Joined(0)).commands
     with np.errstate(all="raise"):
         server.handle(Arrived(assign.job.id, np.full(3, -3e38, np.float32)))
@@ -78,7 +88,7 @@ def test_an_overflow_raises_nothing_and_leaves_no_half_done_step():
 
 
 def test_two_workers_take_two_buffers():
-    server = Server(np.zeros(3), asgd.async_sgd(0.1), subtract=ready(np.float64))
+    server = Server(np.zeros(3), asgd.async_sgd(0.1), kernels=CompiledKernels())
     server.handle(Joined(range(2)))
     for _ in range(20):
         server.handle(Arrived(server.in_flight[0].id, np.ones(3)))
@@ -86,7 +96,7 @@ def test_two_workers_take_two_buffers():
 
 
 def test_one_worker_takes_one_buffer():
-    server = Server(np.zeros(3), asgd.async_sgd(0.5), subtract=ready(np.float64))
+    server = Server(np.zeros(3), asgd.async_sgd(0.5), kernels=CompiledKernels())
     server.handle(Joined(0))
     for _ in range(4):
         server.handle(Arrived(server.in_flight[0].id, np.ones(3)))

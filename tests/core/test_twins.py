@@ -278,6 +278,20 @@ CASES = {
         {"eta": 0.1, "beta1": 0.5, "beta2": 0.7, "epsilon": 1e-3, "amsgrad": True},
         BUSY,
     ),
+    "adamw": (
+        m.async_sgd(0.1).using(optimizer=ours.adamw(weight_decay=0.5)),
+        optimizers.AdamSGD,
+        {"eta": 0.1, **FIXED, "amsgrad": False, "decay": 0.5},
+        BUSY,
+    ),
+    "adamw, excluded, delay_adaptive": (
+        m.delay_adaptive(0.7)
+        .using(optimizer=ours.adamw(weight_decay=0.5, exclude="bias", amsgrad=True))
+        .bind_layout((("bias", 0, ()), ("weight", 1, (3,)))),
+        optimizers.AdamDelayAdaptive,
+        {"eta": 0.7, "rule": "scale", **FIXED, "amsgrad": True, "decay": 0.5, "spared": (0,)},
+        BUSY,
+    ),
     "adam, fedbuff": (
         m.fedbuff(0.5, concurrency=6, buffer=2).using(optimizer=ours.adamw(amsgrad=True)),
         optimizers.AdamFedBuff,
@@ -318,7 +332,7 @@ CASES = {
 IN_FLOAT32 = [
     "async_sgd", "async_sgd, 2 at once", "federated_async_sgd, early", "minibatch_sgd", "delay_adaptive, scale",
     "fedbuff", "fedbuff, clip, noise", "clipped async_sgd", "rennala", "momentum", "momentum, nesterov",
-    "momentum, fedbuff",
+    "momentum, fedbuff", "adam", "adamw", "adamw, excluded, delay_adaptive", "adam, fedbuff",
 ]  # fmt: skip
 
 SCRIPTS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 999), st.integers(0, 999)), max_size=70)

@@ -19,9 +19,10 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrival
+from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.random import derive
 from asyncsgd.core.validate import count, nonnegative
-from asyncsgd.core.vectors import Vector, subtract_scaled
+from asyncsgd.core.vectors import Vector, blocks
 
 State = dict[str, Any]
 NOISE = 0x4015E  # keeps the draws of noise apart from those of jobs and dispatch
@@ -42,6 +43,10 @@ class Aggregation(ABC):
         """Return the rule's state at the start of a run."""
         return {}
 
+    def vectors(self, workers: int) -> int:
+        """Return the number of vectors of the model's length that the state holds at most."""
+        return sum(isinstance(value, np.ndarray) for value in self.init(np.zeros(1), 0).values())
+
     @abstractmethod
     def add(
         self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
@@ -49,6 +54,8 @@ class Aggregation(ABC):
         """Return (direction, step) if the model moves now, else None.
 
         The direction has the scale of one update. It stays valid until the next call. The caller must not write to it.
+        If ``add`` has a further argument ``kernels``, the server passes its `asyncsgd.core.kernels.Kernels`. ``g`` may
+        be ``kernels.scratch(g)``, and so may the direction.
         """
 
     def reseed(self, state: State, seed: int) -> None:
@@ -96,20 +103,28 @@ class Buffer(Aggregation):
         return {"total": np.zeros_like(x), "held": 0, "seed": seed}
 
     def add(
-        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+        self,
+        state: State,
+        g: Vector,
+        stepsize: float,
+        weight: float,
+        arrival: Arrival,
+        kernels: Kernels | None = None,
     ) -> tuple[Vector, float] | None:
-        total = state["total"]
+        total, kernels = state["total"], kernels or Kernels()
         if state["held"] == 0:
-            np.multiply(g, weight, out=total)  # the first arrival overwrites the sum that was applied last
+            kernels.scale(g, weight, total)  # the first arrival overwrites the sum that was applied last
         else:
-            subtract_scaled(total, -weight, g, total)
+            kernels.subtract(total, -weight, g, total)
         state["held"] += 1
         if state["held"] < self.size:
             return None
         state["held"] = 0
         if self.noise:
             random = np.random.Generator(np.random.Philox(key=derive(state["seed"], NOISE, arrival.version)))
-            total += (self.noise * random.standard_normal(total.shape[0])).astype(total.dtype)
+            for part in blocks(len(total)):  # the draws of all blocks are those of one long vector
+                noise = self.noise * random.standard_normal(part.stop - part.start)
+                total[part] += noise.astype(total.dtype)
         total /= self.size  # in place: the next arrival overwrites it
         return total, stepsize
 
@@ -134,8 +149,17 @@ class Memory(Aggregation):
     def init(self, x: Vector, seed: int) -> State:
         return {"last": {}, "total": np.zeros_like(x), "started": False}
 
+    def vectors(self, workers: int) -> int:
+        return 1 + workers
+
     def add(
-        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+        self,
+        state: State,
+        g: Vector,
+        stepsize: float,
+        weight: float,
+        arrival: Arrival,
+        kernels: Kernels | None = None,
     ) -> tuple[Vector, float] | None:
         last, total = state["last"], state["total"]
         known = last.get(arrival.worker)
@@ -143,11 +167,16 @@ class Memory(Aggregation):
             last[arrival.worker] = g.copy()
             total += g
         else:
-            total += g - known
+            for part in blocks(len(g)):
+                total[part] += g[part] - known[part]
             known[:] = g
         if not state["started"] and len(last) >= arrival.workers:
             state["started"] = arrival.present is None or all(worker in last for worker in arrival.present)
-        return (total / len(last), stepsize * weight) if state["started"] else None
+        if not state["started"]:
+            return None
+        mean = (kernels or Kernels()).scratch(total)
+        np.divide(total, len(last), out=mean)
+        return mean, stepsize * weight
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / len(state["last"]) if state["started"] else 0.0

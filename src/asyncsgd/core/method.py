@@ -10,6 +10,7 @@ from asyncsgd.core.aggregation import Aggregation, Buffer, Each
 from asyncsgd.core.compression import Compression, as_compression
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
 from asyncsgd.core.errors import BadParameter, BiasWarning
+from asyncsgd.core.layout import Layout
 from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
@@ -70,8 +71,8 @@ class Method:
                 ``aggregation``, ``optimizer``, ``average``; also ``name``, which tables and records show.
 
         >>> import asyncsgd as asgd
-        >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw()).optimizer
-        Adam(beta1=0.9, beta2=0.999, epsilon=1e-08, amsgrad=False)
+        >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.momentum()).optimizer
+        Momentum(beta=0.9, nesterov=False)
         """
         known = [part.name for part in fields(self)]
         for part, value in parts.items():
@@ -162,6 +163,23 @@ class Method:
         Buffer(size=4, noise=0.0)
         """
         return self.using(step=self.step.bind(iterations), aggregation=self.aggregation.bind(workers, iterations))
+
+    def bind_layout(self, layout: Layout | None) -> Method:
+        """Return the same method with names of parameters, such as those an optimizer excludes, turned into ranges.
+
+        `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, so that a
+        replay does not need the names.
+
+        Args:
+            layout: The name, offset and shape of every parameter of the flat model, as ``task.layout()`` returns them;
+                None if the task has no names.
+
+        >>> import asyncsgd as asgd
+        >>> method = asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw(weight_decay=0.1, exclude=["bias"]))
+        >>> method.bind_layout((("weight", 0, (3, 2)), ("bias", 6, (2,)))).optimizer.ranges
+        ((6, 8),)
+        """
+        return self.using(optimizer=self.optimizer.bind_layout(layout))
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -27,10 +27,11 @@ from asyncsgd.core.events import (
     Outcome,
     Reply,
 )
+from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.method import Method
 from asyncsgd.core.outcomes import Outcomes
 from asyncsgd.core.random import derive, output
-from asyncsgd.core.update import Subtract, Update
+from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, check_update, integer, is_id, is_number
 from asyncsgd.core.vectors import Vector
 
@@ -64,7 +65,7 @@ class Server:
         method: Method,
         seed: int = 0,
         allocate: Callable[[int], Vector] | None = None,
-        subtract: Subtract | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         check_model(x)
         integer("seed", seed)
@@ -77,7 +78,7 @@ class Server:
         self.torn = False
         """Whether a part of the method has raised half-way. It is also True for a moment while an event is handled."""
         self._job_seeds = derive(self.seed, JOB)
-        self._update = Update(method, np.array(x), derive(self.seed), allocate, subtract)
+        self._update = Update(method, np.array(x), derive(self.seed), allocate, kernels)
         self._dispatch = method.dispatch.init(self.seed)
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
@@ -324,8 +325,11 @@ class Server:
 
     # ------------------------------------------------------------------------------------------ saving
 
-    def state(self) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers (copies); `asyncsgd.run.checkpoints` prepares it for a file."""
+    def state(self, *, copy: bool = True) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers; `asyncsgd.run.checkpoints` prepares it for a file.
+
+        Without ``copy`` the long vectors in it are the server's own: read them before the next event, write to none.
+        """
         self._check_whole()
         return {
             "method": list(self.method.parts),
@@ -339,7 +343,7 @@ class Server:
             ],
             "queues": [[worker, *jobs] for worker, jobs in self._queues.items()],
             "dispatch": {k: v.copy() if hasattr(v, "copy") else v for k, v in self._dispatch.items()},
-            "update": self._update.state(),
+            "update": self._update.state(copy),
         }
 
     @classmethod
@@ -348,7 +352,7 @@ class Server:
         state: dict[str, Any],
         method: Method,
         allocate: Callable[[int], Vector] | None = None,
-        subtract: Subtract | None = None,
+        kernels: Kernels | None = None,
     ) -> Server:
         """Return the server that `state` was taken from. Its later results are bit for bit those without a stop.
 
@@ -364,7 +368,7 @@ class Server:
         points = state["update"]["points"]
         # Start from zeros, because `load` fills in the points. A diverged model would not pass the check of a
         # starting point, but restoring it is allowed.
-        server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate, subtract)
+        server = cls(np.zeros_like(points["live"][points["current"]]), method, state["seed"], allocate, kernels)
         server._update.check_memory(state["update"])
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]

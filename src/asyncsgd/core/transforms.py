@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Arrival
+from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.validate import fraction, nonnegative, positive
-from asyncsgd.core.vectors import Vector
-from asyncsgd.core.vectors import norm as norm_of
+from asyncsgd.core.vectors import Vector, blocks
 
 State = dict[str, Any]
 
@@ -26,7 +26,11 @@ class Transform(ABC):
 
     @abstractmethod
     def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        """Return the changed update. A transform must not write to ``g``."""
+        """Return the changed update. A transform must not write to ``g``.
+
+        If ``apply`` has a further argument ``kernels``, the server passes its `asyncsgd.core.kernels.Kernels`. The
+        result may be ``kernels.scratch(g)``, which may be ``g`` itself if an earlier transform returned it.
+        """
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,14 @@ class Clip(Transform):
     def __post_init__(self) -> None:
         positive("norm", self.norm)
 
-    def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        length = norm_of(g)
-        return g if length <= self.norm else g * (self.norm / length)
+    def apply(self, state: State, g: Vector, arrival: Arrival, kernels: Kernels | None = None) -> Vector:
+        kernels = kernels or Kernels()
+        length = kernels.norm(g)
+        if length <= self.norm:
+            return g
+        clipped = kernels.scratch(g)
+        kernels.scale(g, self.norm / length, clipped)
+        return clipped
 
 
 @dataclass(frozen=True)
@@ -62,14 +71,18 @@ class Compensate(Transform):
     def init(self, x: Vector) -> State:
         return {"mean_square": np.zeros_like(x)} if self.adaptive else {}
 
-    def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
+    def apply(self, state: State, g: Vector, arrival: Arrival, kernels: Kernels | None = None) -> Vector:
+        changed = (kernels or Kernels()).scratch(g)
         strength: float | Vector = self.strength
-        if self.adaptive:
-            mean_square = state["mean_square"]
-            mean_square *= self.decay
-            mean_square += (1 - self.decay) * g * g
-            strength = self.strength / np.sqrt(mean_square + 1e-7)
-        return g + strength * g * g * (arrival.x - arrival.point)
+        for part in blocks(len(g)):
+            some = g[part]
+            if self.adaptive:
+                mean_square = state["mean_square"][part]
+                mean_square *= self.decay
+                mean_square += (1 - self.decay) * some * some
+                strength = self.strength / np.sqrt(mean_square + 1e-7)
+            changed[part] = some + strength * some * some * (arrival.x[part] - arrival.point[part])
+        return changed
 
 
 @dataclass(frozen=True)
@@ -79,5 +92,8 @@ class Interpolate(Transform):
     The update is the plain difference x_{t-τ} - x_worker of local steps.
     """
 
-    def apply(self, state: State, g: Vector, arrival: Arrival) -> Vector:
-        return g + (arrival.x - arrival.point)
+    def apply(self, state: State, g: Vector, arrival: Arrival, kernels: Kernels | None = None) -> Vector:
+        changed = (kernels or Kernels()).scratch(g)
+        for part in blocks(len(g)):
+            np.add(g[part], arrival.x[part] - arrival.point[part], out=changed[part])
+        return changed

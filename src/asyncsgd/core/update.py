@@ -15,10 +15,11 @@ import numpy as np
 from asyncsgd.core.aggregation import Each
 from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Arrival, Outcome
+from asyncsgd.core.kernels import Kernels, with_kernels
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.schedules import Schedule
-from asyncsgd.core.vectors import Vector
+from asyncsgd.core.vectors import Vector, blocks
 
 
 class Points:
@@ -99,13 +100,13 @@ class Points:
                 self._free.remove(slot)
             self._current = slot
 
-    def state(self) -> dict[str, Any]:
+    def state(self, copy: bool = True) -> dict[str, Any]:
         """Return the versions in use as arrays and integers, without buffers that have no reader."""
         live = [slot for slot, readers in enumerate(self._readers) if readers or slot == self._current]
         return {
             "current": self._current,
             "slots": len(self._buffers),
-            "live": {slot: self._buffers[slot].copy() for slot in live},
+            "live": {slot: self._buffers[slot].copy() if copy else self._views[slot] for slot in live},
             "readers": list(self._readers),
             "free": list(self._free),
         }
@@ -123,14 +124,13 @@ class Points:
 
 
 APPLIED, DROPPED = Outcome.APPLIED, Outcome.DROPPED  # looked up once, because every arrival needs them
-Subtract = Callable[[Vector, float, Vector, Vector], None]
-"""``subtract(x, scale, g, out)`` does what `asyncsgd.core.vectors.subtract_scaled` does, to the bit."""
 
 
 class Update:
     """The model, its version, and the state of the method's parts.
 
-    ``subtract`` is compiled code for plain SGD that never raises, even on overflow. Without it NumPy does everything.
+    ``kernels`` are the passes over vectors that the parts use, such as compiled ones; by default those of NumPy. They
+    belong to this object alone.
     """
 
     def __init__(
@@ -139,13 +139,17 @@ class Update:
         x: Vector,
         seed: int = 0,
         allocate: Callable[[int], Vector] | None = None,
-        subtract: Subtract | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         method.step.size(0)  # raises if a schedule has no end yet
         self.method = method
         self.points = Points(x, allocate)
         self.version = 0
-        self._subtract = subtract if _is_plain(method) else None
+        kernels = kernels or Kernels()
+        self._subtract = kernels.subtract if kernels.never_raises and _is_plain(method) else None
+        self._transforms = [with_kernels(transform.apply, kernels) for transform in method.transforms]
+        self._add = with_kernels(method.aggregation.add, kernels)
+        self._step = with_kernels(method.optimizer.step, kernels)
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
             "aggregation": method.aggregation.init(x, seed),
@@ -204,11 +208,12 @@ class Update:
         # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
         # model becomes infinite instead, and the server refuses the updates computed there as not finite.
         with np.errstate(all="ignore"):
-            for transform, state in zip(method.transforms, memory["transforms"], strict=True):
-                g = transform.apply(state, g, arrival)
-            move = method.aggregation.add(memory["aggregation"], g, stepsize, weight, arrival)
+            for apply, state in zip(self._transforms, memory["transforms"], strict=True):
+                g = apply(state, g, arrival)
+            move = self._add(memory["aggregation"], g, stepsize, weight, arrival)
             if move is not None:
-                self._move(*move, arrival)
+                direction, step = move
+                self._move(direction, step, arrival)
         return APPLIED, method.aggregation.share(memory["aggregation"], stepsize, weight)
 
     def _descend(self, g: Vector, step: float, done: int | None) -> float:
@@ -227,19 +232,20 @@ class Update:
 
     def _move(self, direction: Vector, step: float, arrival: Arrival) -> None:
         slot, out = self.points.target()
-        self.method.optimizer.step(self._memory["optimizer"], self.points.current, direction, step, out, arrival)
+        self._step(self._memory["optimizer"], self.points.current, direction, step, out, arrival)
         self.points.commit(slot)
         self.version += 1
         if self.method.average:
-            average = self._memory["average"]
-            average += (self.points.current - average) / self.version
+            average, x = self._memory["average"], self.points.current
+            for part in blocks(len(x)):
+                average[part] += (x[part] - average[part]) / self.version
 
-    def state(self) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers (copies)."""
+    def state(self, copy: bool = True) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers; without ``copy`` the arrays are those that the server uses."""
         return {
             "version": self.version,
-            "points": self.points.state(),
-            "memory": deepcopy(self._memory),
+            "points": self.points.state(copy),
+            "memory": deepcopy(self._memory) if copy else self._memory,
         }
 
     def check_memory(self, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ library-dependent summation. That is what lets a replay, a compiled lane and a n
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextvars import copy_context
 from typing import Any, TypeAlias
 
@@ -24,21 +25,25 @@ _quiet = copy_context()  # an overflow is silent in this context; entering it ta
 _quiet.run(np.seterr, over="ignore", invalid="ignore")
 
 
+def blocks(n: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK` elements that together cover 0..n."""
+    for start in range(0, n, BLOCK):
+        yield slice(start, min(start + BLOCK, n))
+
+
 def subtract_scaled(x: Vector, scale: float, g: Vector, out: Vector) -> None:
     """Compute ``out[i] = x[i] - scale * g[i]``, reading x and g once and writing out once. ``out`` may be x."""
     scale = float(scale)  # a NumPy float64 would be multiplied in float64 where g is float32
     n = x.shape[0]
     scratch = np.empty(min(n, BLOCK), dtype=x.dtype)
     if n <= BLOCK:
-        block = scratch
-        np.multiply(g, scale, out=block)
-        np.subtract(x, block, out=out)
+        np.multiply(g, scale, out=scratch)
+        np.subtract(x, scratch, out=out)
         return
-    for start in range(0, n, BLOCK):
-        stop = min(start + BLOCK, n)
-        block = scratch[: stop - start]
-        np.multiply(g[start:stop], scale, out=block)
-        np.subtract(x[start:stop], block, out=out[start:stop])
+    for part in blocks(n):
+        block = scratch[: part.stop - part.start]
+        np.multiply(g[part], scale, out=block)
+        np.subtract(x[part], block, out=out[part])
 
 
 def is_finite(g: Vector) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-from asyncsgd.compiled.vectors import ready
+from asyncsgd.compiled.kernels import ready
 from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFailed
 from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
@@ -138,7 +138,7 @@ class Loop:
         if self._files is not None:
             entry, package = stored.package(request.task, request.method)
             config = {**config, "job": entry}
-        fast = ready(pool.dtype)
+        kernels = ready(request.method, pool.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
@@ -146,12 +146,12 @@ class Loop:
             # First, while nothing has changed: a callback that cannot load its state must not replace it.
             for note in self._hooks.load(checkpoint.state.get("callbacks", "")):
                 record.note(note)
-            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
+            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, kernels)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(pool, self._files, noise)
             return
-        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast)
+        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, kernels)
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
         record.announce(STARTED)

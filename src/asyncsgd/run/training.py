@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
@@ -17,6 +18,7 @@ from asyncsgd.run.callbacks.best import check_files
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.loop import Loop
+from asyncsgd.run.memory import check_memory
 from asyncsgd.run.options import Checkpoints, Evaluation, Limits, RunRequest, check_options
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.tasks.base import Task
@@ -95,4 +97,6 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
             configuration.check_more(files.path, request.iterations)
         begun = None if files is None or not files.begun else files.path
         method, engine = configuration.settled(request.method, request.engine, request.iterations, begun)
+        method = method.bind_layout(layout_of(request.task))
+        check_memory(method, request.task.initial(), engine.workers)
         return Loop(replace(request, method=method, engine=engine), hooks, files).run()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Reply
+from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason, check_parts
 from asyncsgd.core.schedules import Schedule as StepSchedule
@@ -146,7 +147,7 @@ def run_simulation(
 ) -> Run:
     """Do what `simulate` does, and call ``progress(k)`` whenever k more iterations are done."""
     iterations, workers = check_request(task, method, durations, iterations, seed)
-    method = method.bind(workers, iterations)
+    method = method.bind(workers, iterations).bind_layout(layout_of(task))
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
     low = lower(method, task)
@@ -205,7 +206,7 @@ def check_request(
     if method.compression is not None:
         fix = "leave .compressed(...) out, or train with asgd.engines.ray(...)"
         raise BadParameter("compressed", method.compression.code, "is not possible in a simulation", fix)
-    bound = method.bind(workers, iterations)
+    bound = method.bind(workers, iterations).bind_layout(layout_of(task))
     bound.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
     return iterations, workers
 

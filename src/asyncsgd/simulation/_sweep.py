@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, EdgeWarning, TargetNotReached
+from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import count, nearest, positive
@@ -182,11 +183,12 @@ def run_sweep(
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
+    layout = layout_of(task)
     if isinstance(method, Method):  # bound and checked once: the grid changes only the step or the peak
-        first = methods[0].bind(workers, iterations)
+        first = methods[0].bind(workers, iterations).bind_layout(layout)
         methods = [with_step(first, float(size)) for size in sizes]
     else:
-        methods = [each.bind(workers, iterations) for each in methods]
+        methods = [each.bind(workers, iterations).bind_layout(layout) for each in methods]
     stop = _stop(task, goal, iterations)
     measure = Measure(1 if stop else max(1, iterations // 100), (goal.metric,), stop, history=False)
     request = _Request(task, methods, durations, iterations, measure, progress)

@@ -22,20 +22,33 @@ class Momentum(Twin):
 
 
 class Adam(Twin):
-    """m, v running means of d, d²; x ← x - η m̂/(√v̂ + ε). With AMSGrad the largest v so far."""
+    """m, v running means of d, d²; x ← (1 - η λ) x - η m̂/(√v̂ + ε). With AMSGrad the largest v so far.
+
+    The coordinates in ``spared`` do not decay.
+    """
+
+    decay = 0.0
+    spared = ()
 
     def descend(self, step, d):
+        number = self.number
         if not hasattr(self, "m"):
-            self.m, self.v, self.largest, self.count = [0.0] * len(d), [0.0] * len(d), [0.0] * len(d), 0
+            self.m, self.v, self.largest = ([number(0.0)] * len(d) for _ in range(3))
+            self.count = 0
         self.count += 1
+        beta1, beta2, epsilon = number(self.beta1), number(self.beta2), number(self.epsilon)
+        rest1, rest2 = number(1 - self.beta1), number(1 - self.beta2)
+        correction1, correction2 = number(1 - self.beta1**self.count), number(1 - self.beta2**self.count)
         direction = []
         for j in range(len(d)):
-            self.m[j] = self.beta1 * self.m[j] + (1 - self.beta1) * d[j]
-            self.v[j] = self.beta2 * self.v[j] + (1 - self.beta2) * d[j] * d[j]
+            self.m[j] = beta1 * self.m[j] + rest1 * d[j]
+            self.v[j] = beta2 * self.v[j] + rest2 * d[j] * d[j]
             self.largest[j] = max(self.largest[j], self.v[j])
             v = self.largest[j] if self.amsgrad else self.v[j]
-            mean = self.m[j] / (1 - self.beta1**self.count)
-            direction.append(mean / (math.sqrt(v / (1 - self.beta2**self.count)) + self.epsilon))
+            mean = self.m[j] / correction1
+            direction.append(mean / (number(math.sqrt(v / correction2)) + epsilon))
+        keep = number(1 - step * self.decay)
+        self.x = [x if j in self.spared else x * keep for j, x in enumerate(self.x)]
         super().descend(step, direction)
 
 

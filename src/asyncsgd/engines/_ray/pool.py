@@ -268,8 +268,8 @@ def _pack(task: Task, work: Work) -> bytes:
 
 def _warm(dtype: Any) -> None:
     """Load the compiled update for read-only vectors, which Ray returns."""
-    from asyncsgd.compiled.vectors import ready
+    from asyncsgd.compiled.vectors import subtract_scaled
 
     x = np.zeros(1, dtype)
     x.flags.writeable = False
-    ready(dtype)(x, 0.0, x, np.zeros(1, dtype))
+    subtract_scaled(x, 0.0, x, np.zeros(1, dtype))

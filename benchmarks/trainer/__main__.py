@@ -1,0 +1,40 @@
+"""Measure the trainer, as ratios in one interleaved run: make bench-trainer.
+
+Each part is a module with a function ``part(options)`` that prints its figures and returns them for results.json, where
+they stand under the name of the part. Parts that are not measured keep their figures there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+
+import optimizers
+
+PARTS = {
+    "optimizers": optimizers.part,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds to measure each contestant in a round")
+    parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", help="numbers of parameters")
+    parser.add_argument("--threads", type=int, help="threads of the server and of torch; default: all")
+    parser.add_argument("--parts", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
+    options = parser.parse_args()
+    figures = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
+    for name in options.parts:
+        figures[name] = {"machine": machine, "rounds": options.rounds, **PARTS[name](options)}
+    options.output.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+    print(f"wrote {options.output.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""How much memory a server needs, computed before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncsgd.core.aggregation import Memory
+from asyncsgd.core.dispatch import Batch, FirstOf
+from asyncsgd.core.method import Method
+
+
+class MemoryNeeded(NamedTuple):
+    """Bytes that the server of a run needs for vectors as long as the model, by what they are for."""
+
+    points: int
+    """The newest model, and the older ones that jobs in flight still read."""
+    updates: int
+    """The places where workers put their updates."""
+    optimizer: int
+    """What the optimizer remembers, such as the two means of AdamW."""
+    buffers: int
+    """The sum of a buffer, the running average, what transforms remember, and one vector for a changed update."""
+    memories: int
+    """The last update of every worker, where the aggregation keeps them, and their sum."""
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return sum(self)
+
+
+def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> MemoryNeeded:
+    """Return the bytes that a server needs at most, by what they are for.
+
+    The memory of the workers themselves, of the task's data and of a checkpoint that is being written is not included.
+
+    Args:
+        method: The method, bound to the run with `asyncsgd.Method.bind`.
+        dimension: The number of parameters of the model.
+        dtype: The type of a parameter, such as ``"float32"``.
+        workers: The number of workers.
+
+    >>> import asyncsgd as asgd
+    >>> method = asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.adamw())
+    >>> memory_needed(method, 10**8, "float32", workers=2)._asdict()
+    {'points': 1200000000, 'updates': 800000000, 'optimizer': 800000000, 'buffers': 0, 'memories': 0}
+    >>> memory_needed(method, 10**8, "float32", workers=2).total / 1e9
+    2.8
+    """
+    size = dimension * np.dtype(dtype).itemsize
+    flight = method.dispatch.limit(workers)
+    # In rounds all jobs read the point of their round. Under early re-sampling the next point is lent before the
+    # arrival gives its own point back.
+    points = 2 if isinstance(method.dispatch, Batch | FirstOf) else flight + 1 + method.dispatch.early
+    updates = min(flight, 2 * workers)  # a worker holds at most two jobs; the others wait in the engine
+    state, remembers = method.aggregation.vectors(workers), isinstance(method.aggregation, Memory)
+    changed = bool(method.transforms) or remembers
+    transforms = [transform.init(np.zeros(1)) for transform in method.transforms]
+    kept = sum(isinstance(value, np.ndarray) for part in transforms for value in part.values())
+    return MemoryNeeded(
+        points=points * size,
+        updates=updates * size,
+        optimizer=method.optimizer.vectors() * size,
+        buffers=(method.average + changed + kept + (0 if remembers else state)) * size,
+        memories=state * size if remembers else 0,
+    )

@@ -1,0 +1,116 @@
+"""A run that does not fit into memory is refused before a worker starts; excluded parameters survive a resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run.common import sound, train
+
+import asyncsgd as asgd
+from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.layout import Layout
+from asyncsgd.run import memory
+from asyncsgd.run.memory import available, check_memory
+from asyncsgd.testing.bench import Bowl
+
+MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1000 kB\nMemAvailable:   16000000 kB\n"
+
+
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def test_the_machine_says_what_is_available(tmp_path: Path) -> None:
+    assert available(tmp_path) is None
+    put(tmp_path, "proc/meminfo", MEMINFO)
+    assert available(tmp_path) == 16_000_000 * 1024
+
+
+def test_a_container_has_less(tmp_path: Path) -> None:
+    put(tmp_path, "proc/meminfo", MEMINFO)
+    put(tmp_path, "proc/self/cgroup", "0::/jobs/mine\n")
+    put(tmp_path, "sys/fs/cgroup/jobs/mine/memory.max", "max\n")
+    put(tmp_path, "sys/fs/cgroup/jobs/mine/memory.current", "100\n")
+    assert available(tmp_path) == 16_000_000 * 1024
+    put(tmp_path, "sys/fs/cgroup/jobs/memory.max", "5000\n")
+    put(tmp_path, "sys/fs/cgroup/jobs/memory.current", "3000\n")
+    assert available(tmp_path) == 2000
+    put(tmp_path, "sys/fs/cgroup/jobs/memory.stat", "anon 5\ninactive_file 700\n")
+    assert available(tmp_path) == 2700
+
+
+def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
+    put(tmp_path, "proc/meminfo", MEMINFO)
+    put(tmp_path, "proc/self/cgroup", "5:cpu,memory:/mine\n3:devices:/\n")
+    put(tmp_path, "sys/fs/cgroup/memory/mine/memory.limit_in_bytes", "9000\n")
+    put(tmp_path, "sys/fs/cgroup/memory/mine/memory.usage_in_bytes", "10000\n")
+    assert available(tmp_path) == 0
+
+
+def test_this_machine_is_asked() -> None:
+    if Path("/proc/meminfo").exists():
+        assert (available() or 0) > 1_000_000
+
+
+def test_too_little_memory_is_an_error_with_the_numbers() -> None:
+    method = asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.adamw())
+    x = np.zeros(1_000_000, np.float32)
+    check_memory(method, x, 2, free=28_000_000)
+    with pytest.raises(BadParameter) as caught:
+        check_memory(method, x, 2, free=27_999_999)
+    assert str(caught.value) == (
+        "workers = 2 need 0.03 GB of memory on the server for 1000000 parameters of float32 "
+        "(points 0.01 GB, updates 0.01 GB, optimizer 0.01 GB), and 0.03 GB are free; "
+        "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
+    )
+
+
+def test_a_run_that_does_not_fit_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(BadParameter, match=r"workers = 2 need .* are free"):  # starting one would need a marker
+        train(tmp_path / "run", 40, engine=asgd.engines.processes(2))
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+class Named(Bowl):
+    """A bowl with names."""
+
+    def __init__(self, bias: int = 5) -> None:
+        super().__init__(dim=20)
+        self.bias = bias
+
+    def layout(self) -> Layout:
+        return (("weight", 0, (20 - self.bias,)), ("bias", 20 - self.bias, (self.bias,)))
+
+
+METHOD = asgd.async_sgd(0.05).using(optimizer=asgd.optimizers.adamw(weight_decay=0.5, exclude="bias"))
+
+
+def test_excluded_parameters_are_recorded_resumed_and_replayed(tmp_path: Path) -> None:
+    plain = train(None, 60, METHOD.using(optimizer=asgd.optimizers.adamw(weight_decay=0.5)), task=Named())
+    train(tmp_path / "run", 30, METHOD, task=Named())
+    config = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
+    assert config["parts"]["optimizer"]["ranges"] == [[15, 20]]
+    run = train(tmp_path / "run", 60, METHOD, task=Named(), resume=True)
+    sound(run, 60)
+    assert not np.array_equal(run.x[15:], plain.x[15:])
+    again = asgd.replay(tmp_path / "run", task=Bowl(dim=20))  # which has no names
+    assert again.x.tobytes() == run.x.tobytes()
+    assert again.model_compared
+
+
+def test_another_layout_is_another_run(tmp_path: Path) -> None:
+    train(tmp_path / "run", 30, METHOD, task=Named())
+    with pytest.raises(BadParameter, match="is not what the run started with"):
+        train(tmp_path / "run", 60, METHOD, task=Named(bias=7), resume=True)
+
+
+def test_names_that_match_nothing_start_nothing(tmp_path: Path) -> None:
+    method = METHOD.using(optimizer=asgd.optimizers.adamw(exclude=("bias", "norm")))
+    with pytest.raises(BadParameter, match=r"exclude = 'norm' matches no parameter; .* weight, bias"):
+        train(tmp_path / "run", 30, method, task=Named())
+    assert not (tmp_path / "run" / "run.json").exists()
