@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.markers import examples
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import derive, output
 from asyncsgd.tasks import epochs
 from asyncsgd.tasks.epochs import EPOCH, batches_per_epoch, epoch_rows, rows_of_batch
+from tests.markers import examples
 
 SEEDS = st.integers(-(2**70), 2**70)
 
