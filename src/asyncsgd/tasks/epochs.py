@@ -1,8 +1,8 @@
 """Which rows of data a mini-batch holds when the data is walked in epochs.
 
 Each epoch has an order of its own: a permutation drawn from the seed and the number of the epoch. Mini-batch number
-``batch`` of a run is the next piece of that order, so a job's rows follow from its ``batch`` alone, on any engine and in
-any replay. The seed is an option of the task, not the run's, so that an update stays a function of its arguments.
+``batch`` of a run is the next piece of that order, so a job's rows follow from its ``batch`` alone, on every engine and
+in every replay. The seed is an option of the task, not the run's, so that an update stays a function of its arguments.
 """
 
 from __future__ import annotations
