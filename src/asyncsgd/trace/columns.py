@@ -20,6 +20,9 @@ Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.uint8]
 Mask: TypeAlias = NDArray[np.bool_]
 
+WHEN = ("iteration", "time", "epoch")
+"""The columns of a table of metrics that say when an evaluation was; every other column is a metric."""
+
 ARRIVED = tuple(bool(outcome.arrived) for outcome in Outcome)
 """Whether a job with this outcome code counts as an iteration."""
 
