@@ -98,7 +98,7 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
     `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
     """
     with hooks:
-        if request.resume and files is not None:
+        if request.resume and files is not None and files.begun:
             configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
         method, engine = configuration.settled(request.method, request.engine, request.iterations, begun)
