@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numba import njit
-
 from run.rows import Rows, WritingRows
 
 from asyncsgd.core.errors import BadParameter
