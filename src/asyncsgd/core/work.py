@@ -77,7 +77,7 @@ def numbered(task: Any, batch: int) -> Callable[[Vector, int, int], Vector]:
     return next_update
 
 
-def compute_job(work: Work, task: Any, x: Vector, worker: int, seed: int, steps: int, batch: int) -> Vector:
+def compute_job(work: Work, task: Any, x: Vector, worker: int, seed: int, steps: int | None, batch: int) -> Vector:
     """Return the update of one job: engines, simulations and replays all compute it here.
 
     Args:
@@ -86,9 +86,9 @@ def compute_job(work: Work, task: Any, x: Vector, worker: int, seed: int, steps:
         x: The point that the job was assigned.
         worker: The worker of the job.
         seed: The seed of the job.
-        steps: The number of mini-batches of the job; only the last job before a `Drain` has fewer than the method's.
+        steps: The number of mini-batches of the job, by default the work's; only the last job before a drain has fewer.
         batch: The number of the first of them.
     """
-    if steps != work.steps and isinstance(work, LocalSteps):
+    if steps not in (None, work.steps) and isinstance(work, LocalSteps):
         work = replace(work, steps=steps)
     return work.compute(numbered(task, batch), x, worker, seed)

@@ -69,14 +69,14 @@ class JobRunner:
         self._limits = ExitStack()
         self._limits.enter_context(limited(rules.threads))
 
-    def __call__(self, point: Vector, seed: int, out: Vector, steps: int = 1, batch: int = 0) -> Answer:
+    def __call__(self, point: Vector, seed: int, out: Vector, steps: int | None = None, batch: int = 0) -> Answer:
         """Compute one job at ``point``. Every exception of the user's code becomes an `Answer`.
 
         Args:
             point: The model, which the user's code cannot write to.
             seed: The seed of the job.
             out: Memory for the update, of the model's length and dtype.
-            steps: The number of mini-batches of the job, ``job.steps``.
+            steps: The number of mini-batches of the job, ``job.steps``; by default that of the method's work.
             batch: The number of the first of them, ``job.batch``.
         """
         started = time.perf_counter()
@@ -92,7 +92,7 @@ class JobRunner:
             kind, value = Kind.FAILED, traceback.format_exc()
         return Answer(kind, value, time.perf_counter() - started)
 
-    def compute(self, point: Vector, seed: int, out: Vector, steps: int, batch: int) -> Any:
+    def compute(self, point: Vector, seed: int, out: Vector, steps: int | None, batch: int) -> Any:
         """Compute, check and deliver the update, then wait for the artificial delay of this worker.
 
         A job that fails does not wait.

@@ -56,7 +56,7 @@ class StoppableRunner(JobRunner):
         """Set the number and the place of the next job."""
         self._next = job, place
 
-    def compute(self, point: Vector, seed: int, out: Vector, steps: int, batch: int) -> Any:
+    def compute(self, point: Vector, seed: int, out: Vector, steps: int | None, batch: int) -> Any:
         try:
             self._job, self._place = self._next
             self.stop()  # a signal that came before the line above had no effect
