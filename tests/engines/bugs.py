@@ -31,6 +31,21 @@ class ReportsTwice(InlinePool):
         return [*reports, *(report for report in reports if isinstance(report, Arrived) and report.job == 3)]
 
 
+class CountsBatchesItself(InlinePool):
+    """Numbers the mini-batches of each worker, though the workers share the data."""
+
+    def compute(self, assign: Assign) -> Report:
+        job = assign.job
+        return super().compute(replace(assign, job=replace(job, batch=job.batch // 2)))
+
+
+class ForgetsTheLastSteps(InlinePool):
+    """Always computes as many local steps as the method says."""
+
+    def compute(self, assign: Assign) -> Report:
+        return super().compute(replace(assign, job=replace(assign.job, steps=self.work.steps)))
+
+
 class Reorders(InlinePool):
     def poll(self, timeout: float) -> list[Report]:
         return super().poll(timeout)[::-1]
@@ -146,7 +161,7 @@ class PlacesInTurn(ProcessPool):
             place = handle.places[turn]
             handle.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
             self._life.sent(handle.number, place, time.monotonic())
-            os.write(handle.inbox, JOB.pack(assign.job.id, assign.job.seed, assign.slot, place))
+            os.write(handle.inbox, JOB.pack(assign.job.id, assign.job.seed, 1, assign.job.batch, assign.slot, place))
 
 
 class ForgetsLeft(ProcessPool):
@@ -270,6 +285,8 @@ BUGS: dict[str, Bug] = {
     bug.kind.__name__: bug
     for bug in (
         Bug(ReportsTwice, "order", "job 3 was reported, but it had already ended: arrived"),
+        Bug(CountsBatchesItself, "train for epochs", "ReplayDiffers: job 1 of worker 1"),
+        Bug(ForgetsTheLastSteps, "train for epochs with local steps", "ReplayDiffers: job 5"),
         Bug(Reorders, "order", "not first in, first out"),
         Bug(LosesAJob, "order", "job 3 of worker 0 was reported before job 2"),
         Bug(LosesTheLastJob, "order", r"waited \d+ s in vain for jobs .* to be reported"),

@@ -21,7 +21,9 @@ from asyncsgd.flower.engine import Clients, Flower
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 from asyncsgd.testing.faults import job_seed
 
-ABILITIES = Abilities(replaces=False, times_out=False, stops=False, cleans_up=False, other_processes=False)
+ABILITIES = Abilities(
+    replaces=False, times_out=False, stops=False, cleans_up=False, other_processes=False, batches=False
+)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,8 @@ class Update:
         self.method = method
         self.points = Points(x, allocate)
         self.version = 0
+        self.factor = 1.0
+        """Multiplies the step size of every arrival; callbacks change it during a run."""
         kernels = kernels or Kernels()
         self._subtract = kernels.subtract if kernels.never_raises and _is_plain(method) else None
         self._transforms = [with_kernels(transform.apply, kernels) for transform in method.transforms]
@@ -202,7 +204,7 @@ class Update:
         if weight == 0:
             return DROPPED, 0.0
         method, memory = self.method, self._memory
-        stepsize = method.step.size(arrival.iteration)
+        stepsize = method.step.size(arrival.iteration) * self.factor
         if self._subtract is not None:
             return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
         # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
@@ -244,6 +246,7 @@ class Update:
         """Return the whole state as arrays and numbers; without ``copy`` the arrays are those that the server uses."""
         return {
             "version": self.version,
+            "factor": self.factor,
             "points": self.points.state(copy),
             "memory": deepcopy(self._memory) if copy else self._memory,
         }
@@ -265,7 +268,7 @@ class Update:
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.version = state["version"]
+        self.version, self.factor = state["version"], state["factor"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
 

@@ -6,6 +6,7 @@ to 16 bits. ``_processes`` and ``_ray`` are the two engines.
 """
 
 from asyncsgd.core.errors import EngineError
+from asyncsgd.core.work import compute_job
 from asyncsgd.engines._processes import Processes, processes
 from asyncsgd.engines._ray import Group, Ray, ray
 from asyncsgd.engines.base import Died, Engine, Failed, Rejected, Report, WorkerPool
@@ -21,6 +22,7 @@ __all__ = [
     "Rejected",
     "Report",
     "WorkerPool",
+    "compute_job",
     "processes",
     "ray",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncsgd.core.errors import BadTask
 from asyncsgd.core.vectors import Vector
-from asyncsgd.tasks.base import narrow_seed
+from asyncsgd.tasks.base import gradient_of, narrow_seed, some_batch
 
 
 def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:
@@ -96,7 +96,7 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
 def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
     """Return what ``update`` returns; explain its errors if the reason is known."""
     try:
-        return task.update(x, worker, seed)
+        return task.update(x, worker, seed, *some_batch(task, seed))
     except (OverflowError, TypeError, ValueError) as error:
         name = f"update(x, {worker}, {seed})"
         if "read-only" in str(error):
@@ -109,7 +109,7 @@ def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
 
 def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
     try:
-        task.update(x, worker, seed)
+        task.update(x, worker, seed, *some_batch(task, seed))
     except Exception:
         return False
     return True
@@ -122,7 +122,7 @@ def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) 
         here, out = (room[place : place + len(x)] for room in rooms)
         here[:], out[:] = x, np.nan
         here.flags.writeable = False
-        if task.update_into(here, worker, seed, out) is not None:
+        if task.update_into(here, worker, seed, out, *some_batch(task, seed)) is not None:
             raise BadTask(f"{name} returns something; write into out and return None")
         if not _same(out, expected):
             raise BadTask(f"{name} writes {out}, update returns {expected}; they must agree to the bit")
@@ -145,9 +145,9 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
     direction /= np.linalg.norm(direction)
     h = 1e-5 * max(1.0, float(np.abs(x).max()))
     slope = (task.evaluate(x + h * direction)["loss"] - task.evaluate(x - h * direction)["loss"]) / (2 * h)
-    rounds = max(1, -(-draws // workers))
+    rounds, gradient = max(1, -(-draws // workers)), gradient_of(task)
     samples: Sequence[float] = [
-        float(np.mean([task.update(x, worker, int(random.integers(2**63))) @ direction for worker in range(workers)]))
+        float(np.mean([gradient(x, worker, int(random.integers(2**63))) @ direction for worker in range(workers)]))
         for _ in range(rounds)
     ]
     mean = float(np.mean(samples))

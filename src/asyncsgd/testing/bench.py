@@ -18,6 +18,7 @@ from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient
 from asyncsgd.engines.base import Died, Engine, Note, Report
+from asyncsgd.tasks.epochs import batches_per_epoch, rows_of_batch
 from asyncsgd.testing.engine_contract import Watched, WatchedPool
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
 
@@ -36,6 +37,8 @@ class Abilities:
     """Whether ``close`` ends every process, thread and file descriptor. If not, a cluster may live on."""
     other_processes: bool = True
     """Whether jobs are computed in other processes than the server's."""
+    batches: bool = True
+    """Whether a job gets the numbers of its mini-batches (``job.steps``, ``job.batch``), which tasks with epochs need."""
 
 
 class Bowl:
@@ -66,6 +69,28 @@ class WritingBowl(Bowl):
     def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
         """Write x plus noise to ``out``."""
         out[:] = self.update(x, worker, seed)
+
+
+class Walk:
+    """A task that walks 40 rows in epochs, 3 at a time; with step 1 the model counts how often each row was used."""
+
+    uses_batch = True
+    epoch_rows = 40
+    batches_per_epoch = batches_per_epoch(40, 3)
+
+    def initial(self) -> Vector:
+        """Return zeros."""
+        return np.zeros(self.epoch_rows)
+
+    def update(self, x: Vector, worker: int, seed: int, batch: int) -> Vector:
+        """Return -1 for every row of the mini-batch."""
+        g = np.zeros_like(x)
+        g[rows_of_batch(batch, 3, self.epoch_rows, 0)] = -1.0
+        return g
+
+    def evaluate(self, x: Vector) -> dict[str, Any]:
+        """Return how often the rows were used, at least and at most."""
+        return {"least": float(x.min()), "most": float(x.max())}
 
 
 @dataclass(frozen=True)

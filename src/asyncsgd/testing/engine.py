@@ -37,6 +37,7 @@ _SCENARIOS = {
     **{name: _Scenario(play) for name, play in (training.WITH_METHODS | training.WITH_RUBBISH).items()},
     **{name: _Scenario(play, ("replaces",)) for name, play in training.WITH_KILLS.items()},
     **{name: _Scenario(play, ("times_out",)) for name, play in training.WITH_HANGS.items()},
+    **{name: _Scenario(play, ("batches",)) for name, play in training.FOR_EPOCHS.items()},
 }
 
 SCENARIOS = tuple(_SCENARIOS)

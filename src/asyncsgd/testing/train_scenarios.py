@@ -13,7 +13,7 @@ from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
-from asyncsgd.testing.bench import Bowl, Setting, WritingBowl
+from asyncsgd.testing.bench import Bowl, Setting, Walk, WritingBowl
 from asyncsgd.testing.engine_contract import Watched
 from asyncsgd.testing.faults import Fault
 
@@ -88,7 +88,25 @@ def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> Non
         raise BadEngine(f"{run.faults.deaths} deaths were counted, but 1 to {most} are possible")
 
 
-def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: Any, **options: Any) -> TrainingRun:
+def for_epochs(steps: int, setting: Setting) -> None:
+    """The run uses every row once per epoch: the engine passes on the number of a job's mini-batch, and its steps."""
+    method = methods.async_sgd(1.0) if steps == 1 else methods.async_sgd(1.0).local(steps, 1.0)
+    run = _train(setting, method, {}, Walk(), epochs=2)
+    if not (run.x == 2.0).all():
+        raise BadEngine(
+            f"after 2 epochs the rows were used {run.x.min():g} to {run.x.max():g} times; pass on job.batch"
+        )
+
+
+def _train(
+    setting: Setting,
+    method: Method,
+    faults: Mapping[int, Fault],
+    task: Any,
+    *,
+    epochs: int | None = None,
+    **options: Any,
+) -> TrainingRun:
     from asyncsgd.run import Limits, replay, train
 
     faulty = setting.task(faults, task)
@@ -99,15 +117,17 @@ def _train(setting: Setting, method: Method, faults: Mapping[int, Fault], task: 
             faulty,
             method,
             engine,
-            iterations=ITERATIONS,
+            iterations=ITERATIONS if epochs is None else None,
+            epochs=epochs,
             directory=directory,
             limits=Limits(max_failures=1_000_000),
             progress=False,
         )
-    if run.trace.iterations != ITERATIONS:
-        raise BadEngine(f"the run has {run.trace.iterations} iterations, not {ITERATIONS}")
+    wanted: int = run.config["iterations"]
+    if run.trace.iterations != wanted:
+        raise BadEngine(f"the run has {run.trace.iterations} iterations, not {wanted}")
     again = replay(directory)  # raises at the first job that differs
-    if again.compared != ITERATIONS or not again.model_compared or again.x.tobytes() != run.x.tobytes():
+    if again.compared != wanted or not again.model_compared or again.x.tobytes() != run.x.tobytes():
         raise BadEngine(f"the replay differs from the run: {again}")
     return run
 
@@ -131,6 +151,10 @@ RUBBISH = {
 
 WITH_METHODS: dict[str, Callable[[Setting], None]] = {
     f"train with {name}": partial(with_method, name) for name in METHODS
+}
+FOR_EPOCHS: dict[str, Callable[[Setting], None]] = {
+    "train for epochs": partial(for_epochs, 1),
+    "train for epochs with local steps": partial(for_epochs, 5),
 }
 FAULTY = ("async_sgd", "minibatch_sgd", "federated_async_sgd", "over_selection", "ringmaster", "mifa")
 WITH_RUBBISH: dict[str, Callable[[Setting], None]] = {

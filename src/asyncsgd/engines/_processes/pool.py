@@ -195,7 +195,7 @@ class ProcessPool(WorkerPool):
             if self._count is not None:
                 handle.examples[job.id] = self._count(job)
             try:
-                os.write(handle.inbox, JOB.pack(job.id, job.seed, assign.slot, place))
+                os.write(handle.inbox, JOB.pack(job.id, job.seed, job.steps, job.batch, assign.slot, place))
             except BrokenPipeError:
                 return  # the worker died: the fork server is about to report it, and the job is dropped then
 

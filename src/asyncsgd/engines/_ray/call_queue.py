@@ -132,7 +132,9 @@ class CallQueue:
         if self._count is not None:
             call.examples = self._count(assign.job)
         used = self._life.sent(handle.number, None, time.monotonic())
-        self.note(call, handle.compute.remote(assign.job.seed, point, call.place, used))
+        job = assign.job
+        work = job.seed, job.steps, job.batch
+        self.note(call, handle.compute.remote(work, point, call.place, used))
         return True
 
     def note(self, call: Call, reference: Any) -> None:
