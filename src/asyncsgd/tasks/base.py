@@ -43,6 +43,13 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # **Shared memory.** If it also has ``update_into(x, worker, seed, out)``, which writes into the vector ``out`` what
 # ``update(x, worker, seed)`` returns, engines call that method, which avoids one copy of a large update. x is read-only
 # and does not change during the call.
+# **Epochs and streams.** A task whose rows follow from the number of a mini-batch has ``uses_batch = True``; engines and
+# replays then call ``update(x, worker, seed, batch)`` and ``update_into(x, worker, seed, out, batch)`` with the job's
+# ``batch``: how many mini-batches were handed out before it, over all workers, or to this one if it has its own data.
+# ``batches_per_epoch`` is the number of jobs in an epoch (all workers together) and ``epoch_rows`` that of its rows.
+# **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
+# differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed[, batch])``
+# returns the number of rows of a job, or None.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
 # refuse more: pass ``narrow_seed(seed)`` to them. **Fast path.** If it also has ``compiled = (gradient, data)``

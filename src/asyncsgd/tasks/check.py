@@ -12,13 +12,16 @@ from asyncsgd.core.errors import BadTask
 from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks.base import narrow_seed
 
+BATCH = 3
+"""The number of the mini-batch that tasks with ``uses_batch`` are checked with."""
+
 
 def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:
     """Raise `BadTask` with the problem and the fix unless the task fulfils the contract of `Task`.
 
     It checks at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and
-    that ``update`` depends on (x, worker, seed) alone. ``update_into`` and a ``compiled`` gradient must give the bits
-    of ``update``.
+    that ``update`` depends on (x, worker, seed) alone, and on the ``batch`` if the task has ``uses_batch = True``.
+    ``update_into`` and a ``compiled`` gradient must give the bits of ``update``; a ``layout`` must cover the vector.
 
     Args:
         task: The task to check.
@@ -42,6 +45,8 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
         raise BadTask(f"initial() has dtype {x0.dtype}; return float64 (or float32)")
     if not _same(task.initial(), x0):
         raise BadTask("initial() differs from call to call; fix the starting point when the task is made")
+    if callable(getattr(task, "layout", None)):
+        _check_layout(task.layout(), len(x0))
     points = [x0, (x0 + random.standard_normal(x0.shape)).astype(x0.dtype)]
     for x in points:
         for worker in sorted({0, number // 2, number - 1}):
@@ -96,7 +101,7 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
 def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
     """Return what ``update`` returns; explain its errors if the reason is known."""
     try:
-        return task.update(x, worker, seed)
+        return task.update(x, worker, seed, *_batch(task))
     except (OverflowError, TypeError, ValueError) as error:
         name = f"update(x, {worker}, {seed})"
         if "read-only" in str(error):
@@ -109,10 +114,25 @@ def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
 
 def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
     try:
-        task.update(x, worker, seed)
+        task.update(x, worker, seed, *_batch(task))
     except Exception:
         return False
     return True
+
+
+def _batch(task: Any) -> tuple[int, ...]:
+    """Return the last argument of an update: the number of a mini-batch, if the task wants one."""
+    return (BATCH,) if getattr(task, "uses_batch", False) else ()
+
+
+def _check_layout(layout: Any, length: int) -> None:
+    place = 0
+    for name, offset, shape in layout:
+        if offset != place:
+            raise BadTask(f"layout(): {name!r} begins at {offset}, the numbers before it end at {place}; list them all")
+        place += int(np.prod(shape, dtype=np.int64))
+    if place != length:
+        raise BadTask(f"layout() covers {place} numbers, initial() has {length}; list every parameter once")
 
 
 def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) -> None:
@@ -122,7 +142,7 @@ def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) 
         here, out = (room[place : place + len(x)] for room in rooms)
         here[:], out[:] = x, np.nan
         here.flags.writeable = False
-        if task.update_into(here, worker, seed, out) is not None:
+        if task.update_into(here, worker, seed, out, *_batch(task)) is not None:
             raise BadTask(f"{name} returns something; write into out and return None")
         if not _same(out, expected):
             raise BadTask(f"{name} writes {out}, update returns {expected}; they must agree to the bit")
@@ -137,6 +157,11 @@ def _check_evaluate(task: Any, x: Vector) -> None:
             raise BadTask(f"evaluate(x)[{key!r}] = {value!r}; return finite numbers under names")
 
 
+def _drawn(task: Any, x: Vector, worker: int, batch: int, random: np.random.Generator) -> Any:
+    numbers = (batch,) if getattr(task, "uses_batch", False) else ()
+    return task.update(x, worker, int(random.integers(2**63)), *numbers)
+
+
 def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.random.Generator) -> None:
     values = task.evaluate(x)
     if "loss" not in values:
@@ -147,8 +172,8 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
     slope = (task.evaluate(x + h * direction)["loss"] - task.evaluate(x - h * direction)["loss"]) / (2 * h)
     rounds = max(1, -(-draws // workers))
     samples: Sequence[float] = [
-        float(np.mean([task.update(x, worker, int(random.integers(2**63))) @ direction for worker in range(workers)]))
-        for _ in range(rounds)
+        float(np.mean([_drawn(task, x, worker, round_, random) @ direction for worker in range(workers)]))
+        for round_ in range(rounds)
     ]
     mean = float(np.mean(samples))
     error = float(np.std(samples) / np.sqrt(max(rounds - 1, 1)))
@@ -158,3 +183,58 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
             f"the updates' mean slope is {mean:.6g}, that of the loss {slope:.6g} (allowed difference {allowed:.2g}); "
             "they are not unbiased gradients of it"
         )
+
+
+def why_not_sent(task: Any, error: Exception) -> str:
+    """Return why a task could not be pickled: the error, and the attribute that caused it if it can be found.
+
+    Engines call it when pickling has failed. A task may have a property ``sent``, a dict of its parts by names that its
+    user knows; otherwise they are named as the attributes of the task.
+
+    >>> import threading
+    >>> class Mine:
+    ...     def __init__(self):
+    ...         self.rows = {"first": [1, threading.Lock()]}
+    >>> why_not_sent(Mine(), TypeError("cannot pickle it"))
+    'TypeError: cannot pickle it, in rows["first"][1], a lock'
+    """
+    given = getattr(task, "sent", None)
+    parts = dict(given) if isinstance(given, dict) else dict(getattr(task, "__dict__", {}))
+    found = _find(parts, "", set()).lstrip(".")
+    return f"{type(error).__name__}: {error}" + (f", in {found}" if found else "")
+
+
+def _find(value: Any, path: str, seen: set[int]) -> str:
+    """Return the path of the innermost part that cannot be pickled, below ``value``, which cannot."""
+    if id(value) in seen:
+        return ""
+    seen.add(id(value))
+    for name, part in _parts_of(value, top=path == ""):
+        if not _can_be_pickled(part):
+            return _find(part, path + name, seen) or f"{path}{name}, a {type(part).__name__}"
+    return ""
+
+
+def _parts_of(value: Any, *, top: bool = False) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f".{key}" if top else f"[{_quoted(key)}]", part) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", part) for place, part in enumerate(value)]
+    cells = getattr(value, "__closure__", None)
+    if cells:  # a function that uses variables of the function around it
+        return [(f".{name}", cell.cell_contents) for name, cell in zip(value.__code__.co_freevars, cells, strict=True)]
+    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+
+
+def _quoted(key: Any) -> str:
+    return f'"{key}"' if isinstance(key, str) else repr(key)
+
+
+def _can_be_pickled(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
