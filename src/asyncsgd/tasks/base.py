@@ -43,7 +43,7 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # **Shared memory.** If it also has ``update_into(x, worker, seed, out)``, which writes into the vector ``out`` what
 # ``update(x, worker, seed)`` returns, engines call that method, which avoids one copy of a large update. x is read-only
 # and does not change during the call.
-# **Epochs and streams.** A task whose rows follow from the number of a mini-batch has ``uses_batch = True``; engines and
+# **Epochs and streams.** A task whose rows follow from a mini-batch's number has ``uses_batch = True``. Engines and
 # replays then call ``update(x, worker, seed, batch)`` and ``update_into(x, worker, seed, out, batch)`` with the job's
 # ``batch``: how many mini-batches were handed out before it, over all workers, or to this one if it has its own data.
 # ``batches_per_epoch`` is the number of jobs in an epoch (all workers together) and ``epoch_rows`` that of its rows.

@@ -116,8 +116,9 @@ def torch(
     from asyncsgd.tasks._torch.objective import Objective
 
     dtype = checks.check_module(model)
-    checks.check_objective(loss, step)
-    sizes = checks.batch_sizes(batch_size, accumulate)
+    name, function = checks.objective_of(loss, step)
+    count("accumulate", accumulate)
+    sizes = checks.batch_sizes(batch_size, 1 if is_stream(data) else accumulate)
     count("calibration", calibration)
     integer("sampling_seed", sampling_seed)
     integer("loaders", loaders)
@@ -131,7 +132,7 @@ def torch(
     if compile:
         checks.check_compiler()
     plan = Sampling(sizes, sampling == "epochs", int(sampling_seed))
-    pairs = step is None
+    pairs = name == "loss"
     held_out = None if test is None else as_rows("test", test, dtype, collate, pairs=pairs)
     if is_stream(data):
         options = {"split": split, "collate": collate, "loaders": loaders or None}
@@ -140,7 +141,7 @@ def torch(
         rows, workers = _rows(data, split, lambda name, part: as_rows(name, part, dtype, collate, pairs=pairs))
         _check_sizes(plan, len(rows), workers)
         given = Data(rows, workers, None, held_out, int(calibration))
-    objective = Objective("loss" if pairs else "step", loss if step is None else step, metrics or {}, derived or {})
+    objective = Objective(name, function, metrics or {}, derived or {})
     compute = Compute(int(accumulate), precision, bool(compile), int(loaders))
     task = TorchTask(model, objective, given, plan, compute)
     task.try_once()

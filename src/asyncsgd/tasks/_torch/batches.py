@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,9 @@ from asyncsgd.core.random import GAMMA, MASK, below, derive, output
 from asyncsgd.core.validate import is_id
 from asyncsgd.tasks._torch.data import DatasetRows, Integers, Rows
 from asyncsgd.tasks.epochs import batches_per_epoch, rows_of_batch
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,11 @@ class Loader:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="asyncsgd-loader") if threads else None
+        self._pool: ThreadPoolExecutor | None = None
+        if threads:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="asyncsgd-loader")
         self._checked = False
         self._ahead: tuple[Rows, Integers, list[Future[list[Any]]]] | None = None
 
@@ -165,7 +171,7 @@ class Loader:
 def _random_states() -> tuple[Any, ...]:
     import torch
 
-    state = np.random.get_state()  # noqa: NPY002
+    state: Any = np.random.get_state()  # noqa: NPY002
     return (torch.default_generator.get_state().numpy().tobytes(), random.getstate(), state[1].tobytes(), state[2])
 
 

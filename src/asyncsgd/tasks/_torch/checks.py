@@ -53,8 +53,8 @@ def check_function(name: str, function: Any, example: str) -> None:
         raise BadParameter(name, function, "is not a function", f"pass {example}")
 
 
-def check_objective(loss: Any, step: Any) -> None:
-    """Raise unless exactly one of the two is given, and it is a function."""
+def objective_of(loss: Any, step: Any) -> tuple[str, Any]:
+    """Return (its name, the function) of the one of the two that is given; raise unless it is exactly one."""
     example = "step=lambda model, batch: model(**batch).loss"
     if loss is None and step is None:
         fix = f"pass loss=nn.CrossEntropyLoss() for pairs (input, target), or {example}"
@@ -64,8 +64,9 @@ def check_objective(loss: Any, step: Any) -> None:
         raise BadParameter("step", getattr(step, "__name__", type(step).__name__), "comes together with a loss", fix)
     if step is None:
         check_function("loss", loss, "nn.CrossEntropyLoss()")
-    else:
-        check_function("step", step, example)
+        return "loss", loss
+    check_function("step", step, example)
+    return "step", step
 
 
 def check_named(name: str, functions: Any, taken: Sequence[str], example: str) -> None:
@@ -78,9 +79,8 @@ def check_named(name: str, functions: Any, taken: Sequence[str], example: str) -
         check_function(f"{name}[{key!r}]", function, example)
 
 
-def batch_sizes(batch_size: Any, accumulate: Any) -> tuple[int, ...]:
+def batch_sizes(batch_size: Any, accumulate: int) -> tuple[int, ...]:
     """Return the rows per job, one number or one per worker; raise unless ``accumulate`` divides each."""
-    count("accumulate", accumulate)
     several = isinstance(batch_size, list | tuple)
     if several and not batch_size:
         raise BadParameter("batch_size", batch_size, "is empty", "pass a number, or one per worker")

@@ -86,7 +86,7 @@ def _scaled_gradient(model: FlatModel, objective: Objective, batch: Any, scale: 
         gradient = _gradient(model, objective, batch, "float16", scale)
         finite = bool(torch.stack([torch.isfinite(part).all() for part in gradient]).all())
         if finite or scale * SHRINK < SMALLEST_SCALE:
-            return torch._foreach_mul(gradient, 1 / scale), scale  # type: ignore[return-value]
+            return torch._foreach_mul(gradient, 1 / scale), scale
         scale *= SHRINK
         for generator, state in zip(drawn, states, strict=True):
             generator.set_state(state)

@@ -52,7 +52,7 @@ def resolve(name: Any) -> torch.device:
 
 def has_accelerator() -> bool:
     """Return whether this machine has a GPU that PyTorch can use."""
-    return torch.cuda.is_available() or torch.backends.mps.is_available()
+    return bool(torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
 def cpu_computes_in(precision: str) -> bool:
