@@ -25,6 +25,7 @@ from asyncsgd.pages.sources import gather
 from asyncsgd.run.view import AXES, RunView
 from asyncsgd.theory import Speedup
 from asyncsgd.theory import speedup as predict
+from asyncsgd.trace.columns import WHEN
 from asyncsgd.trace.timeline import spans
 
 __all__ = ["convergence", "delays", "speedup", "timeline"]
@@ -185,14 +186,14 @@ def _one(run: Any) -> RunView:
 
 
 def _metric(subjects: Sequence[RunView], metric: str | None) -> str:
-    known = [name for name in subjects[0].metrics if name not in AXES]
+    known = [name for name in subjects[0].metrics if name not in WHEN]
     if metric is None:
         if not known:
             raise BadParameter("runs", subjects[0].name, "has no metrics", "pass runs, not traces")
         return "loss" if "loss" in known else known[0]
     for subject in subjects:
-        if metric not in subject.metrics or metric in AXES:
-            names = [name for name in subject.metrics if name not in AXES]
+        if metric not in subject.metrics or metric in WHEN:
+            names = [name for name in subject.metrics if name not in WHEN]
             fix = nearest(metric, names) if names else "it has none: pass runs, not traces"
             raise BadParameter("metric", metric, f"is not among those of {subject.name}", fix)
     return metric

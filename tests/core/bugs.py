@@ -13,8 +13,9 @@ import pytest
 from asyncsgd.core import server as module
 from asyncsgd.core import validate
 from asyncsgd.core.aggregation import Buffer
+from asyncsgd.core.batches import Batches
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
-from asyncsgd.core.events import Arrival, Arrived, Ended, Event, Job, Outcome, Reply
+from asyncsgd.core.events import Arrival, Arrived, Changed, Drain, Ended, Event, Job, Outcome, Reply
 from asyncsgd.core.random import derive
 from asyncsgd.core.server import Server
 from asyncsgd.core.update import Points, Update
@@ -171,6 +172,117 @@ def any_order(patch: Patch) -> type[Server]:
     return Server
 
 
+# ------------------------------------------------------------------------------------------ draining, batches, steps
+
+
+def drain_forgotten(patch: Patch) -> type[Server]:
+    """The server says that it drains, and still hands out jobs."""
+
+    class Buggy(Server):
+        def _assign_next(self, *arguments: Any, **options: Any) -> None:
+            left, self._batches.left = self._batches.left, None
+            super()._assign_next(*arguments, **options)
+            self._batches.left = left
+
+    return Buggy
+
+
+def picked_and_forgotten(patch: Patch) -> type[Server]:
+    """A worker that was picked when no mini-batch was left is never idle again."""
+    ended = AlwaysBusy.ended
+
+    class Buggy(Server):
+        def _drain(self, event: Drain) -> Reply:
+            patch.setattr(AlwaysBusy, "ended", lambda *arguments: None)
+            try:
+                return super()._drain(event)
+            finally:
+                patch.setattr(AlwaysBusy, "ended", ended)
+
+        def _joined(self, event: Any) -> Reply:
+            patch.setattr(AlwaysBusy, "ended", lambda *arguments: None)
+            try:
+                return super()._joined(event)
+            finally:
+                patch.setattr(AlwaysBusy, "ended", ended)
+
+    return Buggy
+
+
+def drain_not_saved(patch: Patch) -> type[Server]:
+    """A restored server hands out jobs again."""
+
+    class Buggy(Server):
+        def state(self) -> dict[str, Any]:
+            state = super().state()
+            state["batches"]["left"] = None
+            return state
+
+    return Buggy
+
+
+def batch_counts_jobs(patch: Patch) -> type[Server]:
+    """A job of three steps hands out one mini-batch only, so the next job computes two of them again."""
+    once = Batches.take
+
+    def take(self: Batches, worker: int) -> tuple[int, int]:
+        steps, batch = once(self, worker)
+        return steps, batch // self.steps
+
+    patch.setattr(Batches, "take", take)
+    return Server
+
+
+def batches_of_a_worker_that_left(patch: Patch) -> type[Server]:
+    """A worker that comes back begins its data from the start."""
+
+    class Buggy(Server):
+        def _left(self, event: Any) -> Reply:
+            if self._batches.by_worker is not None:
+                self._batches.by_worker.pop(event.worker, None)
+            return super()._left(event)
+
+    return Buggy
+
+
+def step_factor_ignored(patch: Patch) -> type[Server]:
+    """The server remembers the factor and does not use it."""
+    once = Update.apply
+
+    def apply(self: Update, arrival: Arrival, g: Vector, weight: float) -> tuple[Outcome, float]:
+        factor, self.factor = self.factor, 1.0
+        try:
+            return once(self, arrival, g, weight)
+        finally:
+            self.factor = factor
+
+    patch.setattr(Update, "apply", apply)
+    return Server
+
+
+def step_factor_replaced(patch: Patch) -> type[Server]:
+    """A second factor takes the place of the first one."""
+
+    class Buggy(Server):
+        def _changed(self, event: Changed) -> Reply:
+            self._update.factor = 1.0
+            return super()._changed(event)
+
+    return Buggy
+
+
+def step_factor_not_saved(patch: Patch) -> type[Server]:
+    """A restored server takes the steps of the method again."""
+
+    class Buggy(Server):
+        def state(self) -> dict[str, Any]:
+            state = super().state()
+            state["update"]["factor"] = 1.0
+            return state
+
+    return Buggy
+
+
 # ------------------------------------------------------------------------------------------ errors and files
 
 
@@ -252,6 +364,14 @@ BUGS = {
     "lost_job_counts_once_more": Bug(lost_job_counts_once_more, "record", "uniform"),
     "last_in_first_out": Bug(last_in_first_out, "FIFO", "uniform"),
     "any_order": Bug(any_order, "errors", "uniform"),
+    "drain_forgotten": Bug(drain_forgotten, "drain", "uniform"),
+    "picked_and_forgotten": Bug(picked_and_forgotten, "concurrency", "plain"),
+    "drain_not_saved": Bug(drain_not_saved, "restore", "plain"),
+    "batch_counts_jobs": Bug(batch_counts_jobs, "batch", "local"),
+    "batches_of_a_worker_that_left": Bug(batches_of_a_worker_that_left, "batch", "local"),
+    "step_factor_ignored": Bug(step_factor_ignored, "(step|model)", "buffer"),
+    "step_factor_replaced": Bug(step_factor_replaced, "(step|model)", "plain"),
+    "step_factor_not_saved": Bug(step_factor_not_saved, "restore", "plain"),
     "check_after_mutate": Bug(check_after_mutate, "refusal", "plain"),
     "arrival_ends_last": Bug(arrival_ends_last, "once", "cancels"),
     "random_state_not_saved": Bug(random_state_not_saved, "restore", "uniform"),

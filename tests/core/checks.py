@@ -26,7 +26,9 @@ from asyncsgd.core.events import (
     Arrived,
     Assign,
     Cancel,
+    Changed,
     Command,
+    Drain,
     Ended,
     Event,
     Job,
@@ -188,6 +190,9 @@ class Watch:
         self.largest = 0
         self.most_versions = 0
         self.buffered: list[tuple[float, Vector]] = []
+        self.left: int | None = None  # mini-batches that may still be handed out
+        self.factor = 1.0  # of the steps
+        self.own_data = server.state()["batches"]["by_worker"] is not None
         self._check_state()
 
     # -------------------------------------------------------------------------------------- in
@@ -318,6 +323,10 @@ class Watch:
             self.queues |= {worker: [] for worker in event.workers}
         elif isinstance(event, Left):
             assert self.queues.pop(event.worker) == [], "once: a worker left and a job of it did not end"
+        elif isinstance(event, Drain):
+            self.left = event.after
+        elif isinstance(event, Changed):
+            self.factor *= event.step_factor
 
     def _check_commands(
         self, event: Event, commands: tuple[Command, ...], x_before: Vector, version_before: int
@@ -340,9 +349,21 @@ class Watch:
             assert point.tobytes() == x.tobytes(), f"assigned: the point of {job} is not x^({iteration})"
             assert job.entered == self.t, f"assigned: {job} enters C_{self.t}"
             assert not point.flags.writeable, f"read-only: the point of {job} can be written to"
+            self._check_batch(job)
             self.entries.append(Entry(job, point, point.tobytes(), iteration, version, self.t, command.slot))
             self.active.add(job.id)
             self.queues[job.worker].append(job.id)
+
+    def _check_batch(self, job: Job) -> None:
+        assert self.left != 0, f"drain: {job} was handed out though the server drains"
+        wanted = server_steps = self.server.method.work.steps
+        if self.left is not None:
+            wanted = min(server_steps, self.left)
+            self.left -= wanted
+        assert job.steps == wanted, f"batch: {job} has {job.steps} mini-batches, expected {wanted}"
+        before = [entry.job for entry in self.entries if not self.own_data or entry.job.worker == job.worker]
+        handed_out = sum(earlier.steps for earlier in before)
+        assert job.batch == handed_out, f"batch: {job}, but {handed_out} mini-batches were handed out before"
 
     def _check_model(self, event: Event, x_before: Vector, version_before: int, output_before: bytes) -> None:
         server = self.server
@@ -361,7 +382,8 @@ class Watch:
         )
         if not (isinstance(event, Arrived) and simple):
             return
-        weight, eta, expected = self.spy.facts["weight"], float(method.step.stepsize), x_before
+        weight, expected = self.spy.facts["weight"], x_before
+        eta = float(method.step.stepsize) * self.factor
         size = method.aggregation.size if isinstance(method.aggregation, Buffer) else 1
         if weight:
             self.buffered.append((weight, event.update))
@@ -376,12 +398,18 @@ class Watch:
                 expected = x_before - eta * (total / size)
             self.buffered = []
         assert server.x.tobytes() == expected.tobytes(), f"model: after {event!r} it is {server.x}, expected {expected}"
+        step, own = self.entries[event.job].ended.step, eta * weight / size  # type: ignore[union-attr]
+        assert step == own, f"step: that of job {event.job} is recorded as {step}, it is {own}"
 
     def _check_state(self) -> None:
         server, rule, n = self.server, self.rule, len(self.queues)
         assert server.iteration == self.t, f"iteration: {server.iteration}, {self.t} have arrived"
         assert server.workers == tuple(self.queues), f"workers: {server.workers}, present are {tuple(self.queues)}"
         assert server.max_concurrency == self.largest, f"max_concurrency: {server.max_concurrency}, not {self.largest}"
+        assert server.draining == (self.left == 0), f"drain: draining is {server.draining}, {self.left} are left"
+        assert server.step_factor == self.factor, f"step: the factor is {server.step_factor}, not {self.factor}"
+        handed_out = sum(entry.job.steps for entry in self.entries)
+        assert server.batches == handed_out, f"batch: {server.batches} handed out, by the ledger {handed_out}"
         # every job is somewhere, and only once
         in_flight = [job.id for job in server.in_flight]
         assert in_flight == sorted(self.active), f"in flight: {in_flight}, by the ledger {sorted(self.active)}"
@@ -397,6 +425,8 @@ class Watch:
         assert len(self.active) <= limit, f"concurrency: {len(self.active)} in flight, at most {limit} allowed"
         if n == 0:
             assert not self.active, "concurrency: nobody is here, yet jobs are in flight"
+        elif self.left == 0:
+            pass  # the server drains
         elif isinstance(rule, AlwaysBusy):
             wanted = n if rule.concurrency is None else min(n, rule.concurrency)
             assert len(self.active) == wanted, f"concurrency: {len(self.active)} in flight, {wanted} promised"
@@ -465,6 +495,8 @@ class Watch:
             (Joined([free, 1 << 63]), errors.BadEvent),
         ]
         bad += [(Joined([free, worker]), errors.BadEvent) for worker in self.queues]
+        bad += [(Changed(1e308), errors.BadEvent)] if self.factor >= 2 else []
+        bad += [(Changed(1e-323), errors.BadEvent)] if self.factor < 0.1 else []
         for number, entry in enumerate(self.entries[-30:], start=max(0, count - 30)):
             if entry.outcome.arrived:
                 bad += [(Arrived(number, fine), errors.RepeatedJob), (Lost(number), errors.RepeatedJob)]
@@ -549,6 +581,12 @@ def drive(watch: Watch, *, steps: int = 120, seed: int = 0, directory: Path | No
         if len(watch.queues) > 1 or rng.random() < 0.3:
             watch.handle(Left(rng.choice(sorted(watch.queues)))) if watch.queues else None
 
+    def drain() -> None:
+        watch.handle(Drain(rng.choice((None, 1)) if watch.left == 0 else rng.choice((0, 1, 2, 9))))
+
+    def change() -> None:
+        watch.handle(Changed(rng.choice((0.25, 0.5, 2.0, 3.0))))
+
     def bad() -> None:
         watch.refuse(*rng.choice(watch.bad_events()))
 
@@ -556,8 +594,10 @@ def drive(watch: Watch, *, steps: int = 120, seed: int = 0, directory: Path | No
         if directory is not None:
             watch.fork(directory)
 
-    actions: list[Callable[[], None]] = [arrive, lose, join, leave, bad, save, watch.bad_steps]
+    actions: list[Callable[[], None]] = [arrive, lose, join, leave, bad, save, watch.bad_steps, drain, change]
     watch.handle(Joined([3, 0, 5]))
-    for action in rng.choices(actions, weights=[60, 6, 4, 3, 20, 3, 1], k=steps):
+    for action in rng.choices(actions, weights=[60, 6, 4, 3, 20, 3, 1, 3, 2], k=steps):
         action()
+        if watch.left == 0 and not watch.active:  # else nothing would happen any more
+            watch.handle(Drain(rng.choice((None, None, 1))))
     watch.refuse_everything()

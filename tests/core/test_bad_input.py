@@ -281,7 +281,7 @@ def test_lost_with_a_plain_number(server: Server) -> None:
 
 @pytest.mark.parametrize("event", [None, 0, "Joined(0)", Joined, (0, FINE), {}], ids=str)
 def test_not_an_event(server: Server, event: Any) -> None:
-    says(refused(server, event, BadEvent), repr(event), "pass Arrived, Lost, Joined or Left")
+    says(refused(server, event, BadEvent), repr(event), "pass Arrived, Lost, Joined, Left, Changed or Drain")
 
 
 def test_whose_fault_it_is() -> None:

@@ -19,12 +19,15 @@ METHODS = {
     "buffer": fedbuff(0.5, concurrency=4, buffer=3),
     "uniform": federated_async_sgd(0.25, concurrency=5),
     "cancels": fedavg(0.25, clients=2, ask=4),
+    "local": async_sgd(0.25).local(3, 0.1),
 }
 
 
 def run(kind: type[Server], method: str, directory: Path) -> None:
     for seed in range(3):
-        drive(Watch(kind(np.zeros(3), spied(METHODS[method]), seed)), seed=seed, directory=directory)
+        batches = "worker" if method == "local" else "all"
+        server = kind(np.zeros(3), spied(METHODS[method]), seed, batches=batches)
+        drive(Watch(server), seed=seed, directory=directory)
 
 
 @pytest.mark.parametrize("method", METHODS)

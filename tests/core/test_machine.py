@@ -17,12 +17,13 @@ from markers import examples
 from asyncsgd.core.aggregation import Buffer, Memory
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, Dispatch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import CancelledJob
-from asyncsgd.core.events import Arrived, Joined, Left, Lost, Outcome
+from asyncsgd.core.events import Arrived, Changed, Drain, Joined, Left, Lost, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.server import Server
 from asyncsgd.core.steps import Constant, DelayAdaptive, DropAbove, DropStale, Polynomial
 from asyncsgd.core.transforms import Clip, Compensate, Interpolate
+from asyncsgd.core.work import LocalSteps
 
 DISPATCH: dict[str, Dispatch] = {
     "always_busy": AlwaysBusy(),
@@ -46,6 +47,7 @@ DISPATCH: dict[str, Dispatch] = {
 
 UPDATE: dict[str, Method] = {
     "plain": Method("plain", Constant(0.25)),
+    "local": Method("local", Constant(0.25), work=LocalSteps(3, 0.1)),
     "buffer": Method("buffer", Polynomial(0.5), aggregation=Buffer(3)),
     "noise": Method("noise", Constant(0.5), aggregation=Buffer(2, noise=0.1), transforms=(Clip(0.5),)),
     "memory": Method("memory", Constant(0.25), aggregation=Memory()),
@@ -70,10 +72,11 @@ class ServerMachine(RuleBasedStateMachine):
         dtype=st.sampled_from((np.float32, np.float64)),
         seed=st.integers(0, 2**64 - 1),
         first=st.integers(0, 5),
+        batches=st.sampled_from(("all", "worker")),
     )
-    def start(self, update: str, dtype: type, seed: int, first: int) -> None:
+    def start(self, update: str, dtype: type, seed: int, first: int, batches: str) -> None:
         method = spied(UPDATE[update].using(dispatch=self.dispatch))
-        self.watch = Watch(Server(np.linspace(-1, 1, DIM).astype(dtype), method, seed))
+        self.watch = Watch(Server(np.linspace(-1, 1, DIM).astype(dtype), method, seed, batches=batches))
         self.dtype = dtype
         if first:
             self.watch.handle(Joined(range(first)))
@@ -116,12 +119,27 @@ class ServerMachine(RuleBasedStateMachine):
     def arrive_many(self, choices: list[int]) -> None:
         for salt in choices:
             heads = [queue[0] for queue in self.watch.queues.values() if queue]
+            if not heads:
+                break  # the server drains
             self.watch.handle(Arrived(heads[salt % len(heads)], self.update_of(salt)))
 
     @precondition(busy)
     @rule(data=st.data(), outcome=st.sampled_from((Outcome.LOST, Outcome.REJECTED)))
     def lose_or_reject(self, data: st.DataObject, outcome: Outcome) -> None:
         self.watch.handle(Lost(data.draw(st.sampled_from(sorted(self.watch.active))), outcome))
+
+    @rule(after=st.one_of(st.none(), st.integers(0, 20)))
+    def drain(self, after: int | None) -> None:
+        self.watch.handle(Drain(after))
+
+    @precondition(lambda self: self.watch.left == 0)
+    @rule()
+    def stop_draining(self) -> None:
+        self.watch.handle(Drain(None))
+
+    @rule(factor=st.sampled_from((0.5, 0.7, 2.0)))
+    def change_the_step(self, factor: float) -> None:
+        self.watch.handle(Changed(factor))
 
     @rule(salt=st.integers(0, 1000))
     def late_for_cancelled(self, salt: int) -> None:

@@ -321,7 +321,7 @@ IN_FLOAT32 = [
     "momentum, fedbuff",
 ]  # fmt: skip
 
-SCRIPTS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 999), st.integers(0, 999)), max_size=70)
+SCRIPTS = st.lists(st.tuples(st.integers(0, 17), st.integers(0, 999), st.integers(0, 999)), max_size=70)
 
 
 def play(name, script, *, seed=0, **options):
@@ -336,12 +336,19 @@ def play(name, script, *, seed=0, **options):
 
 
 def long_script(seed, length):
-    """Mostly arrivals; somebody joins, leaves or loses a job every twentieth event or so."""
+    """Mostly arrivals; somebody joins, leaves or loses a job every twentieth event or so.
+
+    Every fiftieth event the steps change or the server drains; four events later it hands out jobs again.
+    """
     draw = random.Random(seed)
-    return [
+    script = [
         (draw.choice([12, 12, 13, 14, 15]) if draw.random() < 0.06 else 0, draw.randrange(1000), draw.randrange(10**6))
         for _ in range(length)
     ]
+    for place in range(50, length - 4, 50):
+        script[place : place + 5 : 4] = (16, seed, 4 * place + 2), (16, 0, 0)
+        script[place + 2] = 17, 0, place
+    return script
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -13,7 +13,7 @@ from asyncsgd.core.errors import BadUpdate
 from asyncsgd.core.events import Arrived, Assign, Command, Joined
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Work
+from asyncsgd.core.work import Work, compute_job
 from asyncsgd.engines.base import Engine, Failed, Rejected, Report, WorkerPool
 from asyncsgd.tasks.base import Task
 from asyncsgd.testing import Abilities
@@ -44,7 +44,7 @@ class InlinePool(WorkerPool):
     def compute(self, assign: Assign) -> Report:
         job = assign.job
         try:
-            update = self.work.compute(self.task.update, assign.point, job.worker, job.seed)
+            update = compute_job(self.work, self.task, assign.point, job.worker, job.seed, job.steps, job.batch)
             check_update(update, self.x, job.worker, job.id)
         except BadUpdate as error:
             return Rejected(job.id, job.worker, str(error))
@@ -67,7 +67,7 @@ class UncheckedPool(InlinePool):
     def compute(self, assign: Assign) -> Report:
         job = assign.job
         try:
-            update = self.work.compute(self.task.update, assign.point, job.worker, job.seed)
+            update = compute_job(self.work, self.task, assign.point, job.worker, job.seed, job.steps, job.batch)
         except BadUpdate as error:  # from a local step
             return Rejected(job.id, job.worker, str(error))
         except BaseException:

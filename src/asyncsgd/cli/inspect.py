@@ -314,8 +314,9 @@ def _lines(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Co
 def line(frame: Frame) -> str:
     """Return a frame as one line."""
     from asyncsgd.format import clock, number
+    from asyncsgd.trace.columns import WHEN
 
-    names = [name for name in frame.metrics if name not in ("iteration", "time")][:3]
+    names = [name for name in frame.metrics if name not in WHEN][:3]
     return "  ".join(
         [
             clock(frame.seconds),

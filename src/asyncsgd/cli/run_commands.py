@@ -55,8 +55,9 @@ def train(given: Given) -> TrainingRun:
     """Train the named task, or resume the run of a directory."""
     if "task" not in given:
         return _resume(given)
-    if "iterations" not in given:
-        raise BadParameter("--iterations", None, "is missing", "pass the number of updates, e.g. --iterations 2000")
+    if "iterations" not in given and "epochs" not in given:
+        fix = "pass the number of updates, e.g. --iterations 2000, or of epochs, e.g. --epochs 3"
+        raise BadParameter("--iterations", None, "is missing", fix)
     if given["resume"] and "directory" not in given:
         raise BadParameter("--resume", True, "needs a run to resume", "pass --directory DIR")
     engine = {"engine": _engine_name(given) or "processes", "workers": WORKERS}
@@ -66,7 +67,7 @@ def train(given: Given) -> TrainingRun:
         named_task(given["task"]),
         method,
         named_engine(engine, _engine_options(given)),
-        iterations=given["iterations"],
+        **_length(given, {}),
         directory=Path(given["directory"]) if "directory" in given else fresh_directory(given["task"]),
         seed=given.get("seed", SEED),
         every=given.get("every"),
@@ -89,7 +90,8 @@ def _resume(given: Given) -> TrainingRun:
     look_here()
     task, method = stored.unpackage(directory, trust=given["trust"])
     until = given.get("until", config.get("until"))
-    more = given.get("iterations", 0) > config["iterations"]
+    length = _length(given, config)
+    more = any((length[name] or 0) > (config.get(name) or 0) for name in length)
     if "until" not in given and more and _reached(directory, until):
         until = None  # the user asked for more iterations after the target was met
     before = config["engine"]
@@ -100,12 +102,20 @@ def _resume(given: Given) -> TrainingRun:
         task,
         method,
         named_engine(before, _engine_options(given)),
-        iterations=given.get("iterations", config["iterations"]),
+        **length,
         directory=directory,
         seed=config["seed"],
         every=given.get("every", config.get("every")),
         until=until,
     )
+
+
+def _length(given: Given, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``iterations`` and ``epochs`` for `asyncsgd.train`; ``before`` is run.json of a run to resume."""
+    if "iterations" in given or "epochs" in given:
+        return {name: given.get(name) for name in ("iterations", "epochs")}
+    epochs = before.get("epochs")
+    return {"iterations": before["iterations"] if epochs is None else None, "epochs": epochs}
 
 
 def _pick(given: Given, names: Sequence[str]) -> dict[str, Any]:
@@ -140,7 +150,9 @@ class _Terminal(Terminal):
 
     def on_note(self, text: str) -> None:
         """Print a note."""
-        super().on_note(text.replace("pass iterations=N", "pass --iterations N").replace("until=", "--until "))
+        for name in ("iterations", "epochs"):
+            text = text.replace(f"pass {name}=N", f"pass --{name} N")
+        super().on_note(text.replace("until=", "--until "))
 
 
 def _train(given: Given, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:

@@ -226,6 +226,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
     from asyncsgd.result import leftover
     from asyncsgd.simulation._simulate import run_simulation
     from asyncsgd.simulation.compiled_replay import Bar
+    from asyncsgd.trace.columns import WHEN
 
     described = configs.load(config)
     iterations = described.run["iterations"]
@@ -236,7 +237,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
             run = run_simulation(described.task, recipe(None), described.durations, progress=advance, **described.run)
             runs[name] = run
             delays = run.trace.delays
-            last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")}
+            last = {key: float(values[-1]) for key, values in run.metrics.items() if key not in WHEN}
             rows.append(
                 {
                     "method": name,

@@ -33,6 +33,10 @@ def train(
     ] = None,
     stepsize: Annotated[float | None, typer.Option(help="Step size of the server. Example: 0.05")] = None,
     iterations: Annotated[int | None, typer.Option(help="Number of updates to apply. Example: 2000")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Number of passes over the data, in place of --iterations. Example: 3"),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="A method that `asyncsgd methods` lists, or module:name.", show_default="delay_adaptive"),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from asyncsgd.format import ago, clock, number
 from asyncsgd.run.live import Frame, WorkerSeen
+from asyncsgd.trace.columns import WHEN
 
 LEVELS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -180,7 +181,7 @@ def _body(frame: Frame, width: int, bars: int) -> tuple[list[RenderableType], in
 def _metrics(frame: Frame, width: int) -> Table:
     """Return one line per metric: first value, sparkline, last value."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    names = [name for name in frame.metrics if name not in ("iteration", "time")]
+    names = [name for name in frame.metrics if name not in WHEN]
     if not names:
         table.add_row(Text("no evaluation yet", style="dim"))
         return table

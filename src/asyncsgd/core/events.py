@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from asyncsgd.core.errors import BadEvent
+from asyncsgd.core.validate import is_id, is_number
 from asyncsgd.core.vectors import Vector, norm
 
 # The values that are made for every arrival (`Job`, `Arrived`, `Assign`, `Ended`, `Reply`) are not frozen, because it
@@ -57,7 +58,11 @@ class Job:
     steps: int = 1
     """The number of mini-batches that the job computes."""
     batch: int = 0
-    """The number of mini-batches in all jobs assigned before this one."""
+    """The number of mini-batches handed out before this job: to all workers if they share their data, else to its own.
+
+    It gives the rows of an epoch (`asyncsgd.tasks.epochs`) and the place in a stream. Step q of the job is mini-batch
+    ``batch + q``.
+    """
 
 
 # ---------------------------------------------------------------------------------------------- in
@@ -121,7 +126,36 @@ class Lost:
     outcome: Outcome = Outcome.LOST
 
 
-Event: TypeAlias = Joined | Left | Arrived | Lost
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Multiply the step of every later arrival by ``step_factor``; the factors of several such events multiply."""
+
+    step_factor: float
+
+    def __post_init__(self) -> None:
+        if not is_number(self.step_factor) or self.step_factor <= 0:
+            raise BadEvent(f"step_factor = {self.step_factor!r} is not a factor; pass a positive finite number")
+        object.__setattr__(self, "step_factor", float(self.step_factor))
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Hand out ``after`` more mini-batches (by default none), then no more jobs, and wait for those in flight.
+
+    A later `Drain` replaces an earlier one; ``after=None`` lifts the limit.
+    """
+
+    after: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.after is None:
+            return
+        if not is_id(self.after) or self.after < 0:
+            raise BadEvent(f"after = {self.after!r} is not a number of mini-batches; pass 0 or more, or None")
+        object.__setattr__(self, "after", int(self.after))
+
+
+Event: TypeAlias = Joined | Left | Arrived | Lost | Changed | Drain
 
 # ---------------------------------------------------------------------------------------------- out
 

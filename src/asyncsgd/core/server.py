@@ -5,19 +5,23 @@ It has no clock, thread, file or socket. A simulated clock, worker processes, Ra
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core import errors
+from asyncsgd.core import errors, refusals
+from asyncsgd.core.batches import Batches
 from asyncsgd.core.events import (
     Arrival,
     Arrived,
     Assign,
     Cancel,
+    Changed,
     Command,
+    Drain,
     Ended,
     Event,
     Job,
@@ -31,7 +35,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.outcomes import Outcomes
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Subtract, Update
-from asyncsgd.core.validate import check_model, check_update, integer, is_id, is_number
+from asyncsgd.core.validate import check_model, check_update, check_work, integer, is_id
 from asyncsgd.core.vectors import Vector
 
 IN_FLIGHT = Outcome.IN_FLIGHT  # looked up once, as this is done for every job
@@ -65,6 +69,7 @@ class Server:
         seed: int = 0,
         allocate: Callable[[int], Vector] | None = None,
         subtract: Subtract | None = None,
+        batches: str = "all",
     ) -> None:
         check_model(x)
         integer("seed", seed)
@@ -82,6 +87,7 @@ class Server:
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
         self._outcomes = Outcomes()  # how job k ended
+        self._batches = Batches(batches, method.work.steps)
 
     # ------------------------------------------------------------------------------------------ reading the state
 
@@ -115,6 +121,21 @@ class Server:
         """C_t: the jobs in flight, oldest first."""
         return tuple(job for job, _ in self._active.values())
 
+    @property
+    def batches(self) -> int:
+        """The number of mini-batches handed out so far."""
+        return self._batches.handed_out
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server hands out no more jobs, because of a `Drain`."""
+        return self._batches.left == 0
+
+    @property
+    def step_factor(self) -> float:
+        """The product of the factors of all `Changed` events: it multiplies the step of every later arrival."""
+        return self._update.factor
+
     def point(self, job: int) -> Vector:
         """Return the point that a job in flight was assigned (read-only)."""
         return self._update.points[self._find(job)[1]]
@@ -122,10 +143,7 @@ class Server:
     def outcome(self, job: int) -> Outcome:
         """Return how a job ended, or `Outcome.IN_FLIGHT`."""
         if not is_id(job) or not 0 <= job < len(self._outcomes):
-            raise errors.UnknownJob(
-                f"job {job!r} was never assigned, only {len(self._outcomes)} jobs from 0 on; "
-                "answer with the id of an assigned job"
-            )
+            raise refusals.unknown_job(job, len(self._outcomes))
         return Outcome(self._outcomes[int(job)])
 
     def reseed(self, seed: int) -> None:
@@ -147,7 +165,11 @@ class Server:
                 return self._joined(event)
             case Left():
                 return self._left(event)
-        raise errors.BadEvent(f"{event!r} is not an event; pass Arrived, Lost, Joined or Left")
+            case Changed():
+                return self._changed(event)
+            case Drain():
+                return self._drain(event)
+        raise refusals.unknown_event(event)
 
     def _arrived(self, event: Arrived) -> Reply:
         # Line 4: worker j_t sends its gradient, computed at x^(t - tau_t). Every check of the update is here.
@@ -156,7 +178,7 @@ class Server:
         if not event.checked:
             self._check_vector(job, event.update)
         if event.examples is not None or event.seconds is not None:
-            _check_work(event)
+            check_work(event.job, event.examples, event.seconds)
         update, points = self._update, self._update.points
         t, version = self.iteration, update.version
         concurrency, workers = len(self._active), len(self._queues)
@@ -227,15 +249,24 @@ class Server:
 
     def _left(self, event: Left) -> Reply:
         if not is_id(event.worker) or event.worker not in self._queues:
-            raise errors.BadEvent(
-                f"worker {event.worker!r} left but is not present; report only workers that joined, "
-                f"present are {_some(self.workers)}"
-            )
+            raise refusals.absent(event.worker, self.workers)
         self.torn = True
         ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
         del self._queues[event.worker]
         self.method.dispatch.left(self._dispatch, event.worker)
         return self._finish([], ended)
+
+    def _changed(self, event: Changed) -> Reply:
+        factor = self._update.factor * event.step_factor
+        if not 0 < factor < math.inf:
+            raise errors.BadEvent(f"{event!r} makes the factor of all steps {factor:g}; pass a factor nearer to 1")
+        self._update.factor = factor
+        return Reply((), ())
+
+    def _drain(self, event: Drain) -> Reply:
+        self.torn = True
+        self._batches.left = event.after
+        return self._finish([], [])
 
     def _finish(self, commands: list[Command], ended: list[Ended]) -> Reply:
         self._assign_next(commands, ended, point_iteration=self.iteration)
@@ -257,10 +288,17 @@ class Server:
             ended.append(self._end(job, Outcome.CANCELLED))
             rule.ended(memory, job.worker, False)
             commands.append(Cancel(job))
+        batches = self._batches
+        if batches.left == 0:
+            return
         for worker in rule.pick(memory, len(self._active)):
+            if batches.left == 0:  # the rule picked more workers than there is work for
+                rule.ended(memory, worker, False)
+                continue
             number = len(self._outcomes)
             seed = output(self._job_seeds, number)
-            job = Job(number, worker, point_iteration, update.version, self.iteration, seed, 1, number)
+            steps, batch = batches.take(worker)
+            job = Job(number, worker, point_iteration, update.version, self.iteration, seed, steps, batch)
             slot = update.points.lend()
             self._active[number] = (job, slot)
             self._queues[worker].append(number)
@@ -285,23 +323,11 @@ class Server:
     def _find(self, job: int, worker: int | None = None) -> tuple[Job, int]:
         found = self._active.get(job) if is_id(job) else None
         if found is None:
-            outcome = self.outcome(job)  # raises UnknownJob
-            if outcome is Outcome.CANCELLED:
-                raise errors.CancelledJob(f"job {job} was cancelled; its update comes too late, drop it")
-            kind = errors.RepeatedJob if outcome.arrived else errors.EndedJob
-            fix = "report every job once" if outcome.arrived else "drop this update"
-            raise kind(f"job {job} has ended already as {outcome.name.lower()}; {fix}")
+            raise refusals.ended_job(job, self.outcome(job))  # or UnknownJob, which `outcome` raises
         if worker is not None and (type(worker) is not int or worker != found[0].worker):
-            if not is_id(worker):
-                raise errors.BadEvent(
-                    f"worker {worker!r} answered job {job}; pass the whole number that it joined with, or no worker"
-                )
-            if worker == found[0].worker:
-                return found
-            raise errors.WrongWorker(
-                f"worker {worker} answered job {job}, which belongs to worker {found[0].worker}; "
-                "answer only jobs assigned to you"
-            )
+            error = refusals.wrong_worker(worker, job, found[0].worker)
+            if error is not None:
+                raise error
         return found
 
     def _check_vector(self, job: Job, g: Vector) -> None:
@@ -310,17 +336,11 @@ class Server:
     def _check_order(self, job: Job) -> None:
         first = self._queues[job.worker][0]
         if first != job.id:
-            raise errors.OutOfOrder(
-                f"worker {job.worker} answered job {job.id} before job {first}; jobs of a worker run first in, "
-                f"first out: report job {first} first, as arrived or lost"
-            )
+            raise refusals.out_of_order(job.worker, job.id, first)
 
     def _check_whole(self) -> None:
         if self.torn:
-            raise errors.TornServer(
-                f"a part of {self.method.name} raised half-way at iteration {self.iteration}, so the server's state is "
-                "not consistent; restore it with Server.restore from a state that was saved before"
-            )
+            raise refusals.torn(self.method.name, self.iteration)
 
     # ------------------------------------------------------------------------------------------ saving
 
@@ -333,6 +353,7 @@ class Server:
             "iteration": self.iteration,
             "max_concurrency": self.max_concurrency,
             "outcomes": self._outcomes.state(),
+            "batches": self._batches.state(),
             "active": [
                 [j.id, j.worker, j.iteration, j.version, j.entered, j.steps, j.batch, slot]
                 for j, slot in self._active.values()
@@ -355,12 +376,7 @@ class Server:
         Jobs in flight are in flight again. If their workers are gone, report that with ``Left`` or ``Lost``.
         """
         if list(method.parts) != list(state["method"]):
-            raise errors.BadParameter(
-                "method",
-                method.name,
-                f"has the parts {list(method.parts)}, the saved state {state['method']}",
-                "restore with the method it was saved with (hyper-parameters may differ)",
-            )
+            raise refusals.other_parts(method, state["method"])
         points = state["update"]["points"]
         # Start from zeros, because `load` fills in the points. A diverged model would not pass the check of a
         # starting point, but restoring it is allowed.
@@ -369,6 +385,7 @@ class Server:
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]
         server._outcomes = Outcomes.restore(state["outcomes"])
+        server._batches = Batches.restore(state["batches"], method.work.steps)
         for number, worker, iteration, version, entered, steps, batch, slot in state["active"]:
             seed = output(server._job_seeds, number)
             job = Job(number, worker, iteration, version, entered, seed, steps, batch)
@@ -380,16 +397,3 @@ class Server:
         }
         server._update.load(state["update"])
         return server
-
-
-def _check_work(event: Arrived) -> None:
-    examples, seconds = event.examples, event.seconds
-    if examples is not None and (not is_id(examples) or examples < 0):
-        raise errors.BadEvent(f"job {event.job} used {examples!r} examples; pass a whole number from 0 on, or None")
-    if seconds is not None and not (is_number(seconds) and seconds >= 0):
-        raise errors.BadEvent(f"job {event.job} took {seconds!r} seconds; pass a finite number from 0 on, or None")
-
-
-def _some(workers: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, workers[:8]))
-    return f"{shown}, … ({len(workers)} in all)" if len(workers) > 8 else shown or "none"

@@ -143,6 +143,8 @@ class Update:
         self.method = method
         self.points = Points(x, allocate)
         self.version = 0
+        self.factor = 1.0
+        """Multiplies the step size of every arrival; callbacks change it during a run."""
         self._subtract = subtract if _is_plain(method) else None
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
@@ -188,7 +190,7 @@ class Update:
         if weight == 0:
             return DROPPED, 0.0
         method, memory = self.method, self._memory
-        stepsize = float(method.step.stepsize)
+        stepsize = float(method.step.stepsize) * self.factor
         if self._subtract is not None:
             return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
         # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
@@ -228,6 +230,7 @@ class Update:
         """Return the whole state as arrays and numbers (copies)."""
         return {
             "version": self.version,
+            "factor": self.factor,
             "points": self.points.state(),
             "memory": deepcopy(self._memory),
         }
@@ -249,7 +252,7 @@ class Update:
 
     def load(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        self.version = state["version"]
+        self.version, self.factor = state["version"], state["factor"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
 

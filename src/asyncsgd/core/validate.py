@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from asyncsgd.core.errors import BadParameter, NotFinite, WrongDtype, WrongLength, WrongType
+from asyncsgd.core.errors import BadEvent, BadParameter, NotFinite, WrongDtype, WrongLength, WrongType
 from asyncsgd.core.vectors import Vector, is_finite
 
 
@@ -41,6 +41,14 @@ def check_update(g: Vector, x: Vector, worker: int, job: int | None) -> None:
     place = int(np.flatnonzero(~np.isfinite(g))[0])
     fix = "" if job is None else f"end the job with Lost({job}, Outcome.REJECTED), and "
     raise NotFinite(f"{who} holds {g[place]} at position {place}; {fix}try a smaller step if it recurs")
+
+
+def check_work(job: int, examples: Any, seconds: Any) -> None:
+    """Raise unless ``examples`` and ``seconds`` can belong to the work of a job."""
+    if examples is not None and (not is_id(examples) or examples < 0):
+        raise BadEvent(f"job {job} used {examples!r} examples; pass a whole number from 0 on, or None")
+    if seconds is not None and not (is_number(seconds) and seconds >= 0):
+        raise BadEvent(f"job {job} took {seconds!r} seconds; pass a finite number from 0 on, or None")
 
 
 P = ParamSpec("P")

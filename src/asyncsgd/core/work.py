@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from asyncsgd.core.random import derive
 from asyncsgd.core.validate import check_update, count, nonnegative, positive
@@ -13,6 +14,9 @@ from asyncsgd.core.vectors import Vector
 @dataclass(frozen=True)
 class Gradient:
     """One stochastic gradient at the assigned point."""
+
+    steps: ClassVar[int] = 1
+    """The number of mini-batches of a job."""
 
     def compute(self, gradient: Callable[[Vector, int, int], Vector], x: Vector, worker: int, seed: int) -> Vector:
         """The update of one job; ``gradient(x, worker, seed)`` is the task's."""
@@ -51,3 +55,40 @@ class LocalSteps:
 
 
 Work = Gradient | LocalSteps
+
+
+def numbered(task: Any, batch: int) -> Callable[[Vector, int, int], Vector]:
+    """Return ``task.update`` as a function of (x, worker, seed), for the work of one job.
+
+    A task that declares ``uses_batch = True`` also gets the number of the mini-batch: ``batch`` at the first call,
+    one more at each later one, so that each local step has rows of its own.
+    """
+    if not getattr(task, "uses_batch", False):
+        update: Callable[[Vector, int, int], Vector] = task.update
+        return update
+    calls = 0
+
+    def next_update(x: Vector, worker: int, seed: int) -> Vector:
+        nonlocal calls
+        calls += 1
+        found: Vector = task.update(x, worker, seed, batch + calls - 1)
+        return found
+
+    return next_update
+
+
+def compute_job(work: Work, task: Any, x: Vector, worker: int, seed: int, steps: int, batch: int) -> Vector:
+    """Return the update of one job: engines, simulations and replays all compute it here.
+
+    Args:
+        work: The work of the method.
+        task: The task.
+        x: The point that the job was assigned.
+        worker: The worker of the job.
+        seed: The seed of the job.
+        steps: The number of mini-batches of the job; only the last job before a `Drain` has fewer than the method's.
+        batch: The number of the first of them.
+    """
+    if steps != work.steps and isinstance(work, LocalSteps):
+        work = replace(work, steps=steps)
+    return work.compute(numbered(task, batch), x, worker, seed)

@@ -14,7 +14,7 @@ import numpy as np
 from asyncsgd.core.errors import BadUpdate, Stopped
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Gradient, Work
+from asyncsgd.core.work import Gradient, Work, compute_job
 from asyncsgd.engines.base import limited
 
 
@@ -57,27 +57,32 @@ class JobRunner:
     >>> out = np.empty(2)
     >>> runner(np.ones(2), seed=1, out=out).kind
     <Kind.DONE: 1>
+
+    A task that declares ``uses_batch = True`` also gets the number of the job's mini-batch.
     """
 
     def __init__(self, task: Any, work: Work, worker: int, rules: JobRules) -> None:
         self._task, self._work, self._worker, self._rules = task, work, worker, rules
         # Only a plain gradient can be written in place: other work computes several of them for one update.
         self._into = getattr(task, "update_into", None) if isinstance(work, Gradient) else None
+        self._uses_batch = bool(getattr(task, "uses_batch", False))
         self._limits = ExitStack()
         self._limits.enter_context(limited(rules.threads))
 
-    def __call__(self, point: Vector, seed: int, out: Vector) -> Answer:
+    def __call__(self, point: Vector, seed: int, out: Vector, steps: int = 1, batch: int = 0) -> Answer:
         """Compute one job at ``point``. Every exception of the user's code becomes an `Answer`.
 
         Args:
             point: The model, which the user's code cannot write to.
             seed: The seed of the job.
             out: Memory for the update, of the model's length and dtype.
+            steps: The number of mini-batches of the job, ``job.steps``.
+            batch: The number of the first of them, ``job.batch``.
         """
         started = time.perf_counter()
         value: Any = None
         try:
-            value = self.compute(point, seed, out)
+            value = self.compute(point, seed, out, steps, batch)
             kind = Kind.DONE
         except Stopped:  # raised because the server cancelled the job, or by the user's code itself
             kind = Kind.STOPPED
@@ -87,7 +92,7 @@ class JobRunner:
             kind, value = Kind.FAILED, traceback.format_exc()
         return Answer(kind, value, time.perf_counter() - started)
 
-    def compute(self, point: Vector, seed: int, out: Vector) -> Any:
+    def compute(self, point: Vector, seed: int, out: Vector, steps: int, batch: int) -> Any:
         """Compute, check and deliver the update, then wait for the artificial delay of this worker.
 
         A job that fails does not wait.
@@ -95,10 +100,10 @@ class JobRunner:
         started = time.perf_counter()
         point.flags.writeable = False
         if self._into is not None:
-            self._into(point, self._worker, seed, out)
+            self._into(point, self._worker, seed, out, *((batch,) if self._uses_batch else ()))
             update = out
         else:
-            update = self._work.compute(self._task.update, point, self._worker, seed)
+            update = compute_job(self._work, self._task, point, self._worker, seed, steps, batch)
         check_update(update, point, self._worker, None)
         value = self.deliver(update, out)
         spent = time.perf_counter() - started

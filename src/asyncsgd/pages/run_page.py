@@ -18,6 +18,7 @@ from asyncsgd.pages.page import Page, asset
 from asyncsgd.pages.page_data import Series, bins, histogram, series, spans, thinned, workers
 from asyncsgd.pages.theory_comparison import expected
 from asyncsgd.run.view import AXES, Floats, RunView
+from asyncsgd.trace.columns import WHEN
 
 WORDS = {"train": "clients, while training", "evaluate": "clients, evaluating"}
 MOST = 12
@@ -177,7 +178,7 @@ def _series(found: Series) -> dict[str, Any]:
 
 def _metrics(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
     """Return one chart per metric, with a line for every run that has it."""
-    names = list(dict.fromkeys(name for subject in subjects for name in subject.metrics if name not in AXES))
+    names = list(dict.fromkeys(name for subject in subjects for name in subject.metrics if name not in WHEN))
     charts = []
     for name in names:
         lines, values = [], []

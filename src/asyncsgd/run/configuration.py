@@ -90,8 +90,12 @@ def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
             raise BadParameter(name, now[name], "is not what the run started with", fix)
 
 
-def check_more(path: Path, iterations: int) -> None:
-    """Refuse to resume to fewer iterations than a run already has."""
+def check_more(path: Path, iterations: int, epochs: int | None = None) -> None:
+    """Refuse to resume to fewer iterations than a run already has, or to fewer epochs than it was started with."""
+    before = read_config(path).get("epochs")
+    if epochs is not None and isinstance(before, int) and epochs < before:
+        fix = f"pass epochs >= {before}"
+        raise BadParameter("epochs", epochs, f"is too few: {path} was started with {before}", fix)
     for newest in checkpoints.listed(path / "checkpoints")[:1]:
         reached = int(newest.stem)
         if iterations < reached:

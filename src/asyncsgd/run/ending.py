@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncsgd.run.journal import DIVERGED, ENDED, RESUMED, STOPPED, STOPPED_EARLY
+from asyncsgd.run.journal import DIVERGED, DRAINED, ENDED, RESUMED, STOPPED, STOPPED_EARLY
 from asyncsgd.run.options import Target
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def decide(
     signal: str = "",
     ended: bool = True,
     running: bool = False,
+    drained: bool = False,
 ) -> Ending:
     """Return how a run ended after ``iterations`` updates. Only this function decides it.
 
@@ -133,6 +134,8 @@ def decide(
         signal: The signal that stopped it.
         ended: Whether the run wrote that it has ended.
         running: Whether a process is training.
+        drained: Whether every mini-batch of every epoch was handed out and has ended. With lost jobs such a run has
+            fewer than the requested iterations.
     """
     wanted = whole(config.get("iterations"))
     until = str(config["until"]) if config.get("until") else None
@@ -152,7 +155,7 @@ def decide(
         return ending(End.DIVERGED, diverged)
     if until is not None and met is not None:
         return ending(End.REACHED, met)
-    if iterations >= wanted:
+    if iterations >= wanted or (drained and not signal and early is None):
         return ending(End.DONE if until is None else End.MISSED)
     return ending(End.INTERRUPTED, reason=signal) if early is None else ending(End.EARLY, reason=early)
 
@@ -164,7 +167,16 @@ def ending_of_run(run: TrainingRun) -> Ending:
     if met is None and run.reached:
         met = run.trace.iterations
     done, signal = run.trace.iterations, run.interrupted or ""
-    return decide(run.config, done, met=met, diverged=run.diverged, early=run.stopped_early, signal=signal)
+    drained = run.config.get("epochs") is not None and not run.trace.jobs.in_flight.any()
+    return decide(
+        run.config,
+        done,
+        met=met,
+        diverged=run.diverged,
+        early=run.stopped_early,
+        signal=signal,
+        drained=drained,
+    )
 
 
 def ending_of_files(
@@ -191,6 +203,7 @@ def ending_of_files(
         signal=str(since.get(ENDED, {}).get("signal") or ""),
         ended=ENDED in since,
         running=running,
+        drained=DRAINED in since,
     )
 
 

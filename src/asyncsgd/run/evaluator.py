@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.options import Evaluation
 from asyncsgd.tasks.base import Task
+from asyncsgd.trace.columns import WHEN
 
 TICK = 0.2
 """Seconds between two checks of the clock when nothing happens, and between two calls of ``on_progress``."""
 BLOWN_UP = 10.0
 """A loss above this multiple of its first value has blown up."""
-AXES = ("iteration", "time")
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
     seconds: float
     x: Vector
     row: Row
-    """``iteration``, ``time`` and the metrics."""
+    """``iteration``, ``time``, ``epoch`` if the task has epochs, and the metrics."""
 
 
 class Evaluator:
@@ -47,6 +47,7 @@ class Evaluator:
         self.problem = ""
         """Text that names the newest metrics that are not finite; empty if all are finite."""
         self._next = 0
+        self._epoch: float | None = None  # of the newest evaluation
         # The evaluation that is under way: its iteration, its time, the model, and the future result. Only the loop's
         # thread touches this tuple; the evaluating thread has nothing but the Future and a model that stays unchanged.
         self._under_way: tuple[int, float, Vector, Future[Row | None]] | None = None
@@ -60,8 +61,11 @@ class Evaluator:
         """Whether an evaluation is under way, or its result was not yet fetched with `finished`."""
         return self._under_way is not None
 
-    def begin(self, iteration: int, seconds: float, x: Vector, *, background: bool = False) -> None:
+    def begin(
+        self, iteration: int, seconds: float, x: Vector, *, background: bool = False, epoch: float | None = None
+    ) -> None:
         """Start to evaluate a model that no longer changes; `finished` returns the result."""
+        self._epoch = epoch
         self._next = (iteration // self._every + 1) * self._every
         self.last = iteration
         # A task may define ``planned()``: it is called here, in the loop's thread, before any other event.
@@ -106,7 +110,8 @@ class Evaluator:
 
     def _enter(self, iteration: int, seconds: float, found: Row) -> Row:
         values = {name: float(value) for name, value in found.items()}
-        row = {"iteration": iteration, "time": seconds, **values}
+        when = {} if self._epoch is None else {"epoch": self._epoch}
+        row = {"iteration": iteration, "time": seconds, **when, **values}
         self.problem = ", ".join(f"{name} = {value}" for name, value in values.items() if not np.isfinite(value))
         if not self.problem:
             self.rows.append(row)
@@ -120,7 +125,7 @@ class Evaluator:
     @property
     def metrics(self) -> Row:
         """The newest values."""
-        return {name: value for name, value in self.rows[-1].items() if name not in AXES} if self.rows else {}
+        return {name: value for name, value in self.rows[-1].items() if name not in WHEN} if self.rows else {}
 
     @property
     def blown_up(self) -> bool:

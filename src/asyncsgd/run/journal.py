@@ -15,7 +15,7 @@ DIVERGED, STOPPED, STOPPED_EARLY, DIAGNOSED = "diverged", "stopped", "stopped_ea
 FIELDS: dict[str, tuple[str, ...]] = {
     STARTED: ("threads", "transport", "jobs"),
     RESUMED: ("threads", "transport", "jobs"),
-    ENDED: ("workers",),
+    ENDED: ("workers", "skipped_rows"),
     JOINED: ("worker",),
     LEFT: ("worker",),
     DRAINED: ("reason",),
@@ -30,6 +30,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     STOPPED_EARLY: ("reason",),
     DIAGNOSED: ("problems", "facts"),
 }
-"""The fields of every event. ``drained``: no job is handed out from here on. ``step_changed``: steps are multiplied by
-``factor`` from this iteration on. ``state_reset``: the worker lost the state that it keeps between jobs. ``stopped``:
-an error stopped the run. ``stopped_early``: a callback stopped it."""
+"""The fields of every event. ``ended``: ``skipped_rows`` is there if the task has epochs. ``drained``: no job is
+handed out from here on. ``step_changed``: steps are multiplied by ``factor`` from this iteration on. ``state_reset``:
+the worker lost the state that it keeps between jobs. ``stopped``: an error stopped the run. ``stopped_early``: a
+callback stopped it."""

@@ -19,12 +19,14 @@ from asyncsgd.run.journal import (
     DIAGNOSED,
     DIED,
     DIVERGED,
+    DRAINED,
     FAILED,
     JOINED,
     LEFT,
     REJECTED,
     RESUMED,
     RETIRED,
+    STEP_CHANGED,
     STOPPED,
     STOPPED_EARLY,
 )
@@ -93,7 +95,7 @@ class Frame:
     faults: Mapping[str, int]
     """Deaths, exceptions, rejected updates and retired workers: what `RunView.headline` calls faults."""
     metrics: Mapping[str, tuple[float, ...]]
-    """Columns, "iteration" and "time" among them; one row per evaluation."""
+    """Columns, "iteration", "time" and "epoch" among them; one row per evaluation."""
     notes: tuple[Note, ...]
 
     @property
@@ -125,6 +127,8 @@ NOTED = {
     DIVERGED: "the loss is not finite",
     STOPPED: "stopped: {reason}",
     STOPPED_EARLY: "stopped early: {reason}",
+    STEP_CHANGED: "a callback multiplied the step by {factor}",
+    DRAINED: "{reason}; no more jobs are handed out",
     RESUMED: "resumed",
 }
 """The notes that a user sees, by event of the journal."""
@@ -295,5 +299,5 @@ def _notes(row: dict[str, Any]) -> list[Note]:
         return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
     if event not in NOTED:
         return []
-    text = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "unknown reason"} | row)
-    return [Note(seconds, iteration, text, bad=event not in (RESUMED, STOPPED_EARLY))]
+    text = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "unknown reason", "factor": "?"} | row)
+    return [Note(seconds, iteration, text, bad=event not in (RESUMED, STOPPED_EARLY, STEP_CHANGED, DRAINED))]

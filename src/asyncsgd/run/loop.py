@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import secrets
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, NoReturn, Self
 
 from asyncsgd.compiled.vectors import ready
 from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFailed
-from asyncsgd.core.events import Arrived, Event, Joined, Left, Lost, Outcome
+from asyncsgd.core.events import Arrived, Drain, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
@@ -23,59 +19,26 @@ from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
-from asyncsgd.run.journal import DIED, ENDED, FAILED, JOINED, LEFT, REJECTED, RESUMED, RETIRED, STARTED, STOPPED
+from asyncsgd.run.interrupts import Interrupts
+from asyncsgd.run.journal import (
+    DIED,
+    DRAINED,
+    ENDED,
+    FAILED,
+    JOINED,
+    LEFT,
+    REJECTED,
+    RESUMED,
+    RETIRED,
+    STARTED,
+    STOPPED,
+)
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
 from asyncsgd.run.recording import Recording
 from asyncsgd.run.results import TrainingRun, finished
+from asyncsgd.tasks.base import batches_of
 from asyncsgd.trace import Recorder
-
-
-class Interrupts:
-    """Postpone the first SIGINT or SIGTERM until the event at hand is handled; a second signal acts at once.
-
-    A signal in the middle of an event would save a state that is half updated. The loop therefore reads ``received``
-    between two events. Python runs signal handlers in the main thread only, so elsewhere nothing is installed.
-    """
-
-    def __init__(self) -> None:
-        self.received: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (
-                    signal.SIG_IGN,
-                    None,
-                ):  # None: installed by C code, so Python cannot restore it
-                    self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            self._restore()
-            signal.raise_signal(number)
-        self.received = signal.Signals(number)
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    @staticmethod
-    def raise_it(received: signal.Signals, iteration: int, directory: Path | None) -> NoReturn:
-        """End the call as the signal asked, after everything was saved."""
-        kept = f"saved in {directory}: continue with resume=True" if directory else "nothing was saved (no directory)"
-        text = f"stopped by {received.name} at iteration {iteration}; {kept}"
-        if received is signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
-        raise KeyboardInterrupt(text)
 
 
 class Loop:
@@ -87,7 +50,8 @@ class Loop:
             request.task, request.method, request.engine, request.iterations, request.seed
         )
         until = None if request.evaluation.target is None else str(request.evaluation.target)
-        self._config |= {"every": request.evaluation.every, "until": until}
+        self._config |= {"every": request.evaluation.every, "until": until, "epochs": request.epochs}
+        self._drained = False  # whether the journal says that the last mini-batch was handed out
         self._record = Recording(request, hooks, files, self._config)
 
     # ------------------------------------------------------------------------------------------ from start to end
@@ -146,7 +110,9 @@ class Loop:
             with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(pool, self._files, noise)
             return
-        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast)
+        counted = batches_of(request.task)
+        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast, counted)
+        self._server.handle(Drain(request.batches))
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
         record.announce(STARTED)
@@ -165,9 +131,15 @@ class Loop:
         record.resumed_at = self._server.iteration
         record.announce(RESUMED)
         self._reseed(noise)
+        if record.epochs.per_epoch is not None:
+            record.epochs.load(record.trace())
+        self._server.handle(Drain())  # no job for a worker that is gone, whose rows would be lost
         for worker in self._server.workers:  # they ended with the process that had started them
             record.worker(worker, LEFT)
             self._handle(pool, Left(worker))
+        batches = self._request.batches
+        self._server.handle(Drain(None if batches is None else max(0, batches - self._server.batches)))
+        self._note_drain()
         if record.evaluator.due(self._server.iteration):
             record.measure()  # this evaluation stopped the run before
         files.continued()
@@ -190,8 +162,18 @@ class Loop:
     def _over(self) -> bool:
         record = self._record
         reached = self._request.evaluation.target is not None and record.evaluator.reached
-        ended = reached or record.diverged is not None or record.control.reason is not None
-        return ended or self._server.iteration >= self._request.iterations
+        if reached or record.diverged is not None or record.control.reason is not None:
+            return True
+        if self._request.epochs is not None:
+            return self._server.draining and not self._server.concurrency
+        return self._server.iteration >= self._request.iterations
+
+    def _note_drain(self) -> None:
+        """Journal that the last mini-batch of the last epoch was handed out."""
+        epochs = self._request.epochs
+        if epochs is not None and not self._drained and self._server.draining:
+            self._drained = True
+            self._record.journal(DRAINED, reason=f"all mini-batches of {epochs} epochs are handed out")
 
     def _settle(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         """Evaluate and save the final model, whatever ended the loop."""
@@ -207,7 +189,8 @@ class Loop:
             for note in pool.finish():
                 self._take(pool, note)
         signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
-        record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **signal)
+        skipped = {} if record.epochs.rows is None else {"skipped_rows": record.epochs.rows}
+        record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **skipped, **signal)
         record.save()
 
     @contextmanager
@@ -256,6 +239,7 @@ class Loop:
             faults=record.troubles.faults,
             config=self._config,
             diagnosis=diagnosis,
+            skipped_rows=record.epochs.rows,
         )
 
     # ------------------------------------------------------------------------------------------ one report
@@ -305,6 +289,7 @@ class Loop:
         pool.used(report)
         for command in reply.commands:
             pool.execute(command)
+        self._note_drain()
         self._record.arrived(reply.ended[0])
 
     def _handle(self, pool: WorkerPool, event: Event) -> None:
@@ -312,6 +297,7 @@ class Loop:
         self._record.event(reply)
         for command in reply.commands:
             pool.execute(command)
+        self._note_drain()
 
     def _rejected(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record

@@ -12,7 +12,9 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import count, nearest, positive
 from asyncsgd.engines.base import Engine
+from asyncsgd.run.epochs import per_epoch
 from asyncsgd.tasks.base import Task
+from asyncsgd.trace.columns import WHEN
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Target:
     def met(self, row: Mapping[str, Any]) -> bool:
         """Return whether these metrics meet the target."""
         if self.metric not in row:
-            fix = nearest(self.metric, [name for name in row if name not in ("iteration", "time")])
+            fix = nearest(self.metric, [name for name in row if name not in WHEN])
             raise BadParameter("until", self.metric, "is not among the task's metrics", fix)
         value = float(row[self.metric])
         beyond = value > self.bound if self.at_least else value < self.bound
@@ -127,6 +129,14 @@ class RunRequest:
     seed: int = 0
     checkpoints: Checkpoints = Checkpoints()
     limits: Limits = Limits()
+    epochs: int | None = None
+    """The number of epochs, if that decides where the run ends; ``iterations`` follows from it."""
+
+    @property
+    def batches(self) -> int | None:
+        """The number of mini-batches that the run hands out; None: it ends after ``iterations`` arrivals."""
+        number = per_epoch(self.task)
+        return None if self.epochs is None or number is None else self.epochs * number
 
 
 def check_options(checkpoints: Any, limits: Any = None) -> None:

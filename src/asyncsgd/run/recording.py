@@ -12,16 +12,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from asyncsgd.core.events import Ended, Reply
+from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector, is_finite
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
 from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.epochs import EpochCount
 from asyncsgd.run.evaluator import TICK, Evaluator, Measured
 from asyncsgd.run.faults import Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, STOPPED_EARLY
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, STEP_CHANGED, STOPPED_EARLY
 from asyncsgd.run.options import Checkpoints, RunRequest
 from asyncsgd.run.tail import Pace
 from asyncsgd.trace import Recorder, Trace
@@ -134,6 +135,7 @@ class Recording:
         self.diverged: int | None = None
         """The iteration whose model, or loss, was found not to be finite."""
         self.resumed_at: int | None = None
+        self.epochs = EpochCount(request.task)
         self._journal = JournalWriter(files, hooks)
         self._checkpointer = None if files is None else Checkpointer(request.checkpoints, files)
         self._stop_written = False
@@ -172,6 +174,9 @@ class Recording:
     def event(self, reply: Reply, update: Vector | None = None) -> None:
         """Record what the server did with an event; ``update`` is that of an arrival."""
         self._recorder.record(self.seconds, reply.commands, reply.ended)
+        for ended in reply.ended:
+            if ended.outcome is not Outcome.APPLIED:
+                self.epochs.add(ended.outcome, ended.job.worker, ended.job.steps, ended.job.batch)
         if update is not None and self.files is not None:
             self.files.add_fingerprint(fingerprint(update))
 
@@ -207,7 +212,13 @@ class Recording:
         self._journal.add(event, **{"iteration": self._server.iteration, "seconds": self.seconds, **details})
 
     def _heed(self) -> None:
-        """Journal that a callback stops the run; the loop reads ``control``."""
+        """Do what callbacks asked for, and journal it. The loop reads ``control`` to know that it must stop.
+
+        The server changes its step at once, before the next arrival and before any checkpoint.
+        """
+        for factor, reason in self.control.take_factors():
+            self._server.handle(Changed(factor))
+            self.journal(STEP_CHANGED, factor=factor, reason=reason)
         if self.control.reason is not None and not self._stop_written:
             self._stop_written = True
             self.journal(STOPPED_EARLY, reason=self.control.reason)
@@ -230,6 +241,8 @@ class Recording:
             maximum_delay=progress.maximum_delay,
             metrics=self.evaluator.metrics,
             model=lambda: server.output,
+            epoch=self.epochs.progress(server),
+            epochs=self._request.epochs,
         )
 
     def announce(self, event: str) -> None:
@@ -247,7 +260,8 @@ class Recording:
             return  # the run is about to stop, and only one evaluation runs at a time
         x = self._server.output.copy()
         x.flags.writeable = False
-        self.evaluator.begin(self._server.iteration, self.seconds if at is None else at, x, background=background)
+        seconds, epoch = self.seconds if at is None else at, self.epochs.progress(self._server)
+        self.evaluator.begin(self._server.iteration, seconds, x, background=background, epoch=epoch)
         if not background:
             self.catch_up()
 
@@ -270,7 +284,8 @@ class Recording:
         self.evaluator.judge(measured.row)
         if self._hooks.evaluation:
             at, seconds = measured.iteration, measured.seconds
-            view = replace(self.view(), iteration=at, seconds=seconds, model=lambda: measured.x)
+            epoch = measured.row.get("epoch")
+            view = replace(self.view(), iteration=at, seconds=seconds, epoch=epoch, model=lambda: measured.x)
             for hook in self._hooks.evaluation:
                 hook(view, self.evaluator.metrics, self.control)
             self._heed()
@@ -343,7 +358,7 @@ class Recording:
             known=self._smoothness,
         )
         self._smoothness = seen.smoothness
-        return seen
+        return replace(seen, facts=(*seen.facts, *self.epochs.facts()))
 
     def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
         """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""

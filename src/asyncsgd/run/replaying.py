@@ -16,13 +16,14 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import compute_job
 from asyncsgd.engines.base import limited
 from asyncsgd.engines.compression import Rounding, Unpacking
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.checksums import JOB as MAY_LACK
 from asyncsgd.run.checksums import UNKNOWN, check_listed, fingerprint, marks
-from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED
+from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED, STEP_CHANGED
 from asyncsgd.run.noise_log import NOISE, noise_seeds
 from asyncsgd.run.read import as_path, read_blocks, read_lines, sound_trace
 from asyncsgd.tasks.base import Task
@@ -106,6 +107,7 @@ def replay(
             present=_Membership(journal),
             carry=_Encoding(journal) if any(row.get("transport") for row in journal) else None,
             noise=noise_seeds(read_lines(path, NOISE)),
+            factors=_factors(journal),
         )
         update, _, _, broken = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
     if broken is not None:
@@ -124,8 +126,19 @@ def replay(
         arrival, point = None, update.points.current.copy()
         worker = int(trace.jobs.worker[job])
         with threads.of(worker):
-            g = method.work.compute(task.update, point, worker, output(derive(int(config["seed"]), JOB), job))
+            rows = trace.jobs
+            work = output(derive(int(config["seed"]), JOB), job), int(rows.steps[job]), int(rows.batch[job])
+            g = compute_job(method.work, task, point, worker, *work)
     return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
+
+
+def _factors(journal: list[dict[str, Any]]) -> dict[int, list[float]]:
+    """Return the factors that callbacks multiplied the step size by, by the iteration that they were first used at."""
+    found: dict[int, list[float]] = {}
+    for row in journal:
+        if row["event"] == STEP_CHANGED:
+            found.setdefault(row["iteration"], []).append(float(row["factor"]))
+    return found
 
 
 def _check_stop(stop: int, total: int) -> None:

@@ -12,6 +12,7 @@ from asyncsgd.run import configuration
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.diagnosis import Diagnosis, stored
 from asyncsgd.run.ending import since_start
+from asyncsgd.run.epochs import per_epoch
 from asyncsgd.run.evaluator import Evaluator
 from asyncsgd.run.faults import Faults, Troubles
 from asyncsgd.run.journal import DIAGNOSED, ENDED, RETIRED
@@ -36,13 +37,16 @@ class TrainingRun(Run):
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
     """Facts about the run and its problems, in sentences."""
     config: dict[str, Any] = field(default_factory=dict)
+    skipped_rows: int | None = None
+    """Rows of data that no step used, as their jobs were lost, rejected, cancelled or dropped; None if the task does
+    not walk its data in epochs."""
 
 
 def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:
     """Return the finished run and a hint how to continue it, or None if the run is not finished.
 
-    A run is finished if it has all its iterations, or if its target was met. A run that was killed before its diagnosis
-    was written, or that diverged, is not finished.
+    A run is finished if it has all its iterations or epochs, or if its target was met. A run that was killed before its
+    diagnosis was written, or that diverged, is not finished.
     """
     journal = configuration.journal(path)
     since = since_start(journal)
@@ -56,6 +60,11 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
     met = None if target is None else next((row["iteration"] for row in metrics.rows if target.met(row)), None)
     if met is not None:
         hint = f"already reached {target} at iteration {met}; pass until=TARGET with another target to continue"
+    elif request.epochs is not None:
+        done = checkpoint.state["batches"]["handed_out"] / (per_epoch(request.task) or 1)
+        if done < request.epochs or checkpoint.state["active"]:
+            return None
+        hint = f"already at {done:g} epochs; pass epochs=N to continue"
     elif checkpoint.iteration >= request.iterations:
         hint = f"already at {checkpoint.iteration} iterations; pass iterations=N to continue"
     else:
@@ -77,5 +86,6 @@ def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[T
         faults=troubles.faults,
         diagnosis=stored(journal[-1]),
         config={name: value for name, value in config.items() if name not in ("format", "job")},
+        skipped_rows=ended.get("skipped_rows"),
     )
     return run, hint

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
+from asyncsgd.core.parts import check_parts
 from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.epochs import iterations_of
 from asyncsgd.run.loop import Loop
 from asyncsgd.run.options import Checkpoints, Evaluation, Limits, RunRequest, check_options
 from asyncsgd.run.results import TrainingRun
@@ -28,7 +30,8 @@ def train(
     method: Method,
     engine: Engine | None = None,
     *,
-    iterations: int,
+    iterations: int | None = None,
+    epochs: int | None = None,
     until: str | None = None,
     every: int | None = None,
     directory: str | Path | None = None,
@@ -39,18 +42,22 @@ def train(
     limits: Limits = LIMITS,
     progress: bool = True,
 ) -> TrainingRun:
-    """Train with real workers until ``iterations`` updates have arrived.
+    """Train with real workers until ``iterations`` updates have arrived, or for a number of ``epochs``.
 
     Args:
         task: What a job computes; `asyncsgd.tasks.torch` makes one from a PyTorch model.
         method: How updates are used: ``asgd.async_sgd(stepsize=0.1)`` or any other recipe.
         engine: Where jobs run: ``asgd.engines.processes(workers=4)``. By default one worker process per core.
         iterations: Number of updates to apply.
+        epochs: Number of passes over the data, in place of ``iterations``. The task must walk its data in epochs, as
+            ``asgd.tasks.torch(..., sampling="epochs")`` does. The run hands out every row once per epoch over all
+            workers together, and then waits for the jobs in flight, so that every row is used. Rows of jobs that were
+            lost, rejected, cancelled or dropped are counted as ``run.skipped_rows``.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.
         every: Iterations between evaluations of the task; by default a hundredth of ``iterations``.
         directory: Folder for trace, metrics and checkpoints; None: nothing is written.
         resume: Resume from the last checkpoint of ``directory``, or start a run if the directory holds none. A run
-            that has these iterations, or has met this target, is returned, and its directory does not change.
+            that has these iterations or epochs, or has met this target, is returned, and its directory does not change.
         seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
             gets a new secret seed at every start.
         callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has
@@ -71,11 +78,13 @@ def train(
         hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))
         check_options(checkpoints, limits)
         engine = processes() if engine is None else engine
+        check_parts(task, method, seed)
+        iterations = iterations_of(task, method.work.steps, iterations, epochs)
         evaluation = Evaluation.of(iterations, every, until)
         configuration.check(task, method, engine, iterations, seed)
         if resume and directory is None:
             raise BadParameter("resume", True, "needs a run to resume", "pass the directory of the run")
-        request = RunRequest(task, method, engine, iterations, evaluation, resume, seed, checkpoints, limits)
+        request = RunRequest(task, method, engine, iterations, evaluation, resume, seed, checkpoints, limits, epochs)
         files = None if directory is None else RunDirectory(directory)
         if files is not None:
             closing.callback(files.close)
@@ -89,8 +98,8 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
     `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
     """
     with hooks:
-        if request.resume and files is not None:
-            configuration.check_more(files.path, request.iterations)
+        if request.resume and files is not None and files.begun:
+            configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
         method, engine = configuration.settled(request.method, request.engine, request.iterations, begun)
         return Loop(replace(request, method=method, engine=engine), hooks, files).run()

@@ -23,16 +23,17 @@ from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
 from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIED, FAILED, REJECTED, RETIRED
+from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
+from asyncsgd.trace.columns import WHEN
 
 Floats = NDArray[np.float64]
 AXES = ("iteration", "time")
-"""The axes of metrics; every other column is a metric."""
+"""The axes over which metrics are drawn."""
 FAULTS = (DIED, FAILED, REJECTED, RETIRED)
 """Journal events that count as faults of a worker."""
 
@@ -197,7 +198,16 @@ class RunView:
     @property
     def last_metrics(self) -> dict[str, float]:
         """The last value of every metric."""
-        return {name: float(values[-1]) for name, values in self.metrics.items() if name not in AXES and len(values)}
+        return {name: float(values[-1]) for name, values in self.metrics.items() if name not in WHEN and len(values)}
+
+    @property
+    def skipped_rows(self) -> int | None:
+        """Rows of data that no step used; None if the run has no epochs, or has not ended."""
+        if isinstance(self.run, TrainingRun):
+            return self.run.skipped_rows
+        ended: Mapping[str, Any] = next((row for row in reversed(self.journal) if row.get("event") == ENDED), {})
+        found = ended.get("skipped_rows")
+        return found if isinstance(found, int) else None
 
     @cached_property
     def outcomes(self) -> dict[str, int]:
@@ -217,6 +227,8 @@ class RunView:
             "sentence": self.state,
             "iterations": made,
             "wanted": self.ending.wanted or None,
+            "epochs": self.config.get("epochs"),
+            "skipped_rows": self.skipped_rows,
             "until": self.ending.until,
             "seconds": seconds,
             "updates_per_second": made / seconds if seconds > 0 else None,

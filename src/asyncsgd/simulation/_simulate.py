@@ -19,13 +19,14 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, count
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import compute_job
 from asyncsgd.result import Run
 from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation.compiled_replay import Bar, Progress
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, share
 from asyncsgd.simulation.schedule import Schedule, schedule
-from asyncsgd.tasks.base import BuiltIn, Task, is_heterogeneous
+from asyncsgd.tasks.base import BuiltIn, Task, batches_of, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
 from asyncsgd.trace.replay import Arrivals, replay_core
 
@@ -139,7 +140,7 @@ def run_simulation(
     request = _Request(task, method, iterations, seed, every, progress, {"method": method.name, "seed": str(seed)})
     if isinstance(durations, Durations) and isinstance(low.schedule, Reason):
         return _warn(_through_server(request, durations, low.schedule))
-    source = source_of(durations, method, iterations, seed)
+    source = source_of(durations, method, iterations, seed).with_batches(method.work.steps, batches_of(task))
     if isinstance(low.numbers, Reason):
         return _warn(_through_core(request, source, low.numbers))
     return _warn(_compiled(request, source))
@@ -301,14 +302,14 @@ def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> R
 
 def _through_server(request: _Request, durations: Durations, why: Reason) -> Run:
     task, method, iterations, seed, every, progress, metadata = request
-    server = Server(task.initial(), method, seed)
+    server = Server(task.initial(), method, seed, batches=batches_of(task))
     recorder = Recorder(metadata=metadata)
     table = _Metrics(task, every, iterations, progress)
     times = [0.0]
     table.take(0, server.output)
 
     def compute(point: Vector, job: Job) -> Vector:
-        return method.work.compute(task.update, point, job.worker, job.seed)
+        return compute_job(method.work, task, point, job.worker, job.seed, job.steps, job.batch)
 
     def after(time: float) -> bool:
         before = len(table.iteration)

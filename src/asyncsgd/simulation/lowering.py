@@ -199,6 +199,8 @@ def lower_task(task: Task) -> TaskCode | Reason:
     name = f"task {type(task).__name__}"
     if not built_in and getattr(task, "compiled", None) is None:
         return Reason(name, "has no compiled gradient")
+    if getattr(task, "uses_batch", False):
+        return Reason(name, "needs the number of its mini-batch, which compiled gradients do not get")
     dtype = task.initial().dtype
     if dtype != np.float64:
         return Reason(name, f"has a {dtype} model, and the compiled numbers are float64")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from asyncsgd.core.validate import count
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import FIRST_OF, lower_dispatch
 from asyncsgd.trace import Jobs, Trace
-from asyncsgd.trace.columns import Floats, Ints
+from asyncsgd.trace.columns import Floats, Ints, batches_before
 from asyncsgd.trace.replay import Arrivals, Weighed
 
 
@@ -42,6 +43,10 @@ class Schedule:
     """|C_T|."""
     early_from: int
     """The first job that left with x^(t) while the server handled arrival t (the number of jobs if there is none)."""
+    steps: int = 1
+    """The number of mini-batches of a job."""
+    counted: str = "all"
+    """Whether ``batch`` counts mini-batches over all workers, or for each "worker"."""
 
     @property
     def iterations(self) -> int:
@@ -60,6 +65,15 @@ class Schedule:
         entered[self.early_from :] += 1
         return entered
 
+    @cached_property
+    def batch(self) -> Ints:
+        """The number of mini-batches handed out before each job."""
+        return batches_before(self.job_worker, self.steps, self.counted)
+
+    def with_batches(self, steps: int, counted: str) -> Schedule:
+        """Return the same jobs with ``steps`` mini-batches each, counted over all workers or for each worker."""
+        return replace(self, steps=steps, counted=counted)
+
     def arrivals(self) -> Arrivals:
         """Return the arrivals that a replay follows."""
         job = self.arrival_job
@@ -70,6 +84,8 @@ class Schedule:
             time=self.arrival_time,
             concurrency=self.arrival_concurrency,
             workers=np.broadcast_to(np.int64(self.workers), job.shape),
+            steps=np.broadcast_to(np.int64(self.steps), job.shape),
+            batch=self.batch[job],
         )
 
     def until(self, iterations: int) -> Schedule:
@@ -107,6 +123,8 @@ class Schedule:
             "step": np.full(self.jobs, np.nan),
             "concurrency": np.full(self.jobs, -1, np.int64),
             "workers": np.full(self.jobs, -1, np.int64),
+            "steps": np.broadcast_to(np.int64(self.steps), (self.jobs,)),
+            "batch": self.batch,
         }
 
         def end(rows: Ints, **cells: Any) -> None:

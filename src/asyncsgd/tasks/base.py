@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.random import derive
 from asyncsgd.core.validate import count, is_id
 from asyncsgd.core.vectors import Vector
 
@@ -43,13 +45,15 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # **Shared memory.** If it also has ``update_into(x, worker, seed, out)``, which writes into the vector ``out`` what
 # ``update(x, worker, seed)`` returns, engines call that method, which avoids one copy of a large update. x is read-only
 # and does not change during the call.
-# **Epochs and streams.** A task whose rows follow from a mini-batch's number has ``uses_batch = True``. Engines and
-# replays then call ``update(x, worker, seed, batch)`` and ``update_into(x, worker, seed, out, batch)`` with the job's
-# ``batch``: how many mini-batches were handed out before it, over all workers, or to this one if it has its own data.
-# ``batches_per_epoch`` is the number of jobs in an epoch (all workers together) and ``epoch_rows`` that of its rows.
+# **Rows that follow a count.** A task with the attribute ``uses_batch = True`` is called with one more argument:
+# ``update(x, worker, seed, batch)`` and ``update_into(x, worker, seed, out, batch)``. ``batch`` is the number of
+# mini-batches handed out before this one, to all workers, or to this worker if the task is ``heterogeneous``. A task
+# that walks its data in epochs (`asyncsgd.tasks.epochs`) also has ``batches_per_epoch``, the number of mini-batches in
+# which all workers together see every row once, ``epoch_rows``, the number of these rows, and
+# ``batch_rows(worker, batch)``, which returns the number of rows of one mini-batch.
 # **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
-# differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed[, batch])``
-# returns the number of rows of a job, or None.
+# differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed, batch)``
+# returns the number of rows of a mini-batch, or None.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
 # refuse more: pass ``narrow_seed(seed)`` to them. **Fast path.** If it also has ``compiled = (gradient, data)``
@@ -60,8 +64,9 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 class Task(Protocol):
     """The function to minimise. ``update`` must depend on nothing but its arguments, so that a job can be repeated.
 
-    A task whose data differ from worker to worker has an attribute ``heterogeneous = True``. docs/howto/task.md shows
-    how to write a task.
+    A task whose data differ from worker to worker has an attribute ``heterogeneous = True``. A task whose rows follow
+    from a count has an attribute ``uses_batch = True``, and gets that count as the argument ``batch`` after all others.
+    docs/howto/task.md shows how to write a task.
     """
 
     def initial(self) -> Vector:
@@ -107,6 +112,31 @@ class CompiledTask(Task, Protocol):
 def is_heterogeneous(task: Task) -> bool:
     """Return whether the task declares that its data differ from worker to worker."""
     return bool(getattr(task, "heterogeneous", False))
+
+
+def batches_of(task: Task) -> str:
+    """Return what ``batch`` counts for this task: mini-batches of "all" workers, or those of one "worker"."""
+    return "worker" if is_heterogeneous(task) else "all"
+
+
+def some_batch(task: Any, seed: int) -> tuple[int, ...]:
+    """Return what to pass to ``task.update`` after the seed where no job is: a mini-batch of the first epoch, drawn.
+
+    It is empty for a task without ``uses_batch``.
+    """
+    if not getattr(task, "uses_batch", False):
+        return ()
+    return (derive(seed) % (getattr(task, "batches_per_epoch", None) or 1 << 16),)
+
+
+def gradient_of(task: Any) -> Callable[[Vector, int, int], Vector]:
+    """Return ``task.update`` as a function of (x, worker, seed), for estimates that need any stochastic gradient."""
+
+    def update(x: Vector, worker: int, seed: int) -> Vector:
+        found: Vector = task.update(x, worker, seed, *some_batch(task, seed))
+        return found
+
+    return update
 
 
 def check_job(worker: Any, seed: Any, workers: int | None) -> None:

@@ -10,10 +10,7 @@ import numpy as np
 
 from asyncsgd.core.errors import BadTask
 from asyncsgd.core.vectors import Vector
-from asyncsgd.tasks.base import narrow_seed
-
-BATCH = 3
-"""The number of the mini-batch that tasks with ``uses_batch`` are checked with."""
+from asyncsgd.tasks.base import gradient_of, narrow_seed, some_batch
 
 
 def check_task(task: Any, *, workers: int | None = None, slope: bool = False, draws: int = 200, seed: int = 0) -> None:
@@ -101,7 +98,7 @@ def _check_update(task: Any, x: Vector, worker: int, seed: int) -> None:
 def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
     """Return what ``update`` returns; explain its errors if the reason is known."""
     try:
-        return task.update(x, worker, seed, *_batch(task))
+        return task.update(x, worker, seed, *some_batch(task, seed))
     except (OverflowError, TypeError, ValueError) as error:
         name = f"update(x, {worker}, {seed})"
         if "read-only" in str(error):
@@ -114,15 +111,10 @@ def _updated(task: Any, x: Vector, worker: int, seed: int) -> Any:
 
 def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
     try:
-        task.update(x, worker, seed, *_batch(task))
+        task.update(x, worker, seed, *some_batch(task, seed))
     except Exception:
         return False
     return True
-
-
-def _batch(task: Any) -> tuple[int, ...]:
-    """Return the last argument of an update: the number of a mini-batch, if the task wants one."""
-    return (BATCH,) if getattr(task, "uses_batch", False) else ()
 
 
 def _check_layout(layout: Any, length: int) -> None:
@@ -142,7 +134,7 @@ def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) 
         here, out = (room[place : place + len(x)] for room in rooms)
         here[:], out[:] = x, np.nan
         here.flags.writeable = False
-        if task.update_into(here, worker, seed, out, *_batch(task)) is not None:
+        if task.update_into(here, worker, seed, out, *some_batch(task, seed)) is not None:
             raise BadTask(f"{name} returns something; write into out and return None")
         if not _same(out, expected):
             raise BadTask(f"{name} writes {out}, update returns {expected}; they must agree to the bit")
@@ -157,11 +149,6 @@ def _check_evaluate(task: Any, x: Vector) -> None:
             raise BadTask(f"evaluate(x)[{key!r}] = {value!r}; return finite numbers under names")
 
 
-def _drawn(task: Any, x: Vector, worker: int, batch: int, random: np.random.Generator) -> Any:
-    numbers = (batch,) if getattr(task, "uses_batch", False) else ()
-    return task.update(x, worker, int(random.integers(2**63)), *numbers)
-
-
 def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.random.Generator) -> None:
     values = task.evaluate(x)
     if "loss" not in values:
@@ -170,10 +157,10 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
     direction /= np.linalg.norm(direction)
     h = 1e-5 * max(1.0, float(np.abs(x).max()))
     slope = (task.evaluate(x + h * direction)["loss"] - task.evaluate(x - h * direction)["loss"]) / (2 * h)
-    rounds = max(1, -(-draws // workers))
+    rounds, gradient = max(1, -(-draws // workers)), gradient_of(task)
     samples: Sequence[float] = [
-        float(np.mean([_drawn(task, x, worker, round_, random) @ direction for worker in range(workers)]))
-        for round_ in range(rounds)
+        float(np.mean([gradient(x, worker, int(random.integers(2**63))) @ direction for worker in range(workers)]))
+        for _ in range(rounds)
     ]
     mean = float(np.mean(samples))
     error = float(np.std(samples) / np.sqrt(max(rounds - 1, 1)))

@@ -154,20 +154,20 @@ class FaultyTask:
         values: dict[str, Any] = self.task.evaluate(x)
         return values
 
-    def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """Return the task's update, unless the job has a fault."""
+    def update(self, x: Vector, worker: int, seed: int, *batch: int) -> Vector:
+        """Return the task's update, unless the job has a fault. A task with ``uses_batch`` also gets the batch."""
         fault = self._suffer(worker, seed)
-        g: Vector = self.task.update(x, worker, seed)
+        g: Vector = self.task.update(x, worker, seed, *batch)
         return g if fault is None else _spoiled(g, fault)
 
     @property
-    def update_into(self) -> Callable[[Vector, int, int, Vector], None]:
+    def update_into(self) -> Callable[..., None]:
         """The task's ``update_into`` with faults, if the task has one."""
         inner = self.task.update_into
 
-        def update_into(x: Vector, worker: int, seed: int, out: Vector) -> None:
+        def update_into(x: Vector, worker: int, seed: int, out: Vector, *batch: int) -> None:
             fault = self._suffer(worker, seed)
-            inner(x, worker, seed, out)
+            inner(x, worker, seed, out, *batch)
             if fault is not None:
                 out[:] = _spoiled(out, fault)
 

@@ -14,7 +14,7 @@ from asyncsgd.core.errors import BadParameter, BadTask
 from asyncsgd.core.random import derive
 from asyncsgd.core.validate import count
 from asyncsgd.core.vectors import Vector
-from asyncsgd.tasks.base import Task, is_heterogeneous
+from asyncsgd.tasks.base import Task, gradient_of, is_heterogeneous
 
 Floats = NDArray[np.float64]
 Draw = tuple[int, int]
@@ -277,7 +277,7 @@ class Probe:
 
     def gradient(self, x: Vector, worker: int, seed: int) -> Vector:
         """Return ``task.update``; raise unless it is a finite vector like x."""
-        found: Any = self.task.update(x, worker, seed)
+        found: Any = gradient_of(self.task)(x, worker, seed)
         if not isinstance(found, np.ndarray) or found.shape != x.shape:
             raise BadTask(f"update(x, {worker}, {seed}) is not a vector like x; return an array of shape {x.shape}")
         if not np.isfinite(found).all():

@@ -12,7 +12,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Momentum
 from asyncsgd.core.steps import DropAbove
 from asyncsgd.core.vectors import Vector
-from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.base import Task, gradient_of
 from asyncsgd.theory.coverage import SECOND, Covered, bound, covering
 from asyncsgd.theory.probing import curvature, steepest
 from asyncsgd.trace import Delays
@@ -88,20 +88,21 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
     that has diverged is often where the loss is flat.
     """
     draws = [(worker, seed) for seed, worker in enumerate(workers[:4])]
+    update = gradient_of(task)
     start, rounds = task.initial(), ROUNDS if len(x) <= LARGE else FEWER
     if _cost(len(draws), rounds, _seconds(task, start, draws[0])) > BUDGET:
         return None
     places = [start]
-    if np.isfinite(x).all() and np.isfinite(task.update(x, *draws[0])).all():
+    if np.isfinite(x).all() and np.isfinite(update(x, *draws[0])).all():
         places.append(x)
-    gradient: Any = np.mean([task.update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
+    gradient: Any = np.mean([update(start, *draw) for draw in draws], axis=0, dtype=np.float64)
     length = float(np.linalg.norm(gradient))
     if not 0 < length < np.inf:
         return None
     found = 0.0
     for place in places:
-        direction = steepest(task.update, place, draws, gradient / length, rounds)
-        value = curvature(task.update, place, draws, direction, confidence=0.95).value
+        direction = steepest(update, place, draws, gradient / length, rounds)
+        value = curvature(update, place, draws, direction, confidence=0.95).value
         if np.isfinite(value) and value > _rounding(task, place, draws[0]):
             found = max(found, value)
     return found
@@ -110,7 +111,7 @@ def estimate_smoothness(task: Task, x: Vector, workers: list[int]) -> float | No
 def _rounding(task: Task, x: Vector, draw: tuple[int, int]) -> float:
     """Return ten times the curvature that rounding alone may give, with the h of `asyncsgd.theory.probing`."""
     precision = float(np.finfo(x.dtype).eps)
-    size = float(np.linalg.norm(task.update(x, *draw).astype(np.float64)))
+    size = float(np.linalg.norm(gradient_of(task)(x, *draw).astype(np.float64)))
     return 20.0 * float(np.cbrt(precision**2)) * size / (1.0 + float(np.linalg.norm(x)))
 
 
@@ -126,11 +127,12 @@ def _cost(draws: int, rounds: int, seconds: float) -> float:
 
 def _seconds(task: Task, x: Vector, draw: tuple[int, int]) -> float:
     """Return the seconds of a gradient: the least of a few, because the machine is busy. The first is a warm-up."""
-    task.update(x, *draw)
+    update = gradient_of(task)
+    update(x, *draw)
     least, began = np.inf, time.monotonic()
     for done in range(1, 5):
         start = time.monotonic()
-        task.update(x, *draw)
+        update(x, *draw)
         now = time.monotonic()
         least = min(least, now - start)
         if done > 1 and now - began > BUDGET:

@@ -6,7 +6,7 @@ compiled code is tested against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +22,7 @@ from asyncsgd.core.server import JOB
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, check_update
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import compute_job
 from asyncsgd.trace.columns import Floats, Ints
 
 
@@ -31,8 +32,9 @@ class Computes(Protocol):
     def initial(self) -> Vector:
         """Return the model to start from."""
 
-    def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """Return the update of one job."""
+    @property
+    def update(self) -> Callable[..., Vector]:
+        """The function of (x, worker, seed), or of (x, worker, seed, batch), that returns an update."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,10 @@ class Arrivals:
     time: Floats
     concurrency: Ints
     workers: Ints
+    steps: Ints
+    """The number of mini-batches of the job."""
+    batch: Ints
+    """The number of the first of them."""
 
     def __len__(self) -> int:
         return len(self.job)
@@ -99,6 +105,8 @@ class Surroundings:
     """A function from (iteration, worker, update) to the update that reached the server, if updates are rounded."""
     noise: Mapping[int, int] | None = None
     """Seeds of noise, by the iteration at which each was first used."""
+    factors: Mapping[int, Sequence[float]] | None = None
+    """Factors that the step size was multiplied by, by the iteration of the first arrival that they apply to."""
 
 
 class Replayed(NamedTuple):
@@ -147,6 +155,9 @@ def replay_core(
     for t in range(total):
         if around.noise is not None and t in around.noise:
             update.reseed(around.noise[t])
+        if around.factors is not None:
+            for factor in around.factors.get(t, ()):
+                update.factor *= factor
         while next_lent < total and arrivals.iteration[by_point[next_lent]] == t:
             lent[int(arrivals.job[by_point[next_lent]])] = (update.points.lend(), update.version)
             next_lent += 1
@@ -168,7 +179,8 @@ def replay_core(
             present=None if around.present is None else around.present(t),
         )
         try:
-            g = method.work.compute(task.update, point, worker, output(seeds, job))
+            work = output(seeds, job), int(arrivals.steps[t]), int(arrivals.batch[t])
+            g = compute_job(method.work, task, point, worker, *work)
             check_update(g, update.points.current, worker, job)
         except NotFinite:
             diverged = t

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from asyncsgd._files import replacing
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
-from asyncsgd.trace.columns import DTYPES, Floats, Ints, Mask
+from asyncsgd.trace.columns import DTYPES, WHEN, Floats, Ints, Mask
 from asyncsgd.trace.trace import Trace
 
 
@@ -239,7 +239,7 @@ def _counters(trace: Trace, found: Spans, scale: float, metrics: Metrics) -> Ite
         "delay": (arrivals, trace.delay),
     }
     clock = metrics.get("time" if found.timed else "iteration", ())
-    columns |= {name: (clock, values) for name, values in metrics.items() if name not in ("iteration", "time")}
+    columns |= {name: (clock, values) for name, values in metrics.items() if name not in WHEN}
     for name, (times, values) in columns.items():
         for tick, value in zip(_ticks(times, scale).tolist(), np.asarray(values).tolist(), strict=True):
             if value is not None and np.isfinite(value):

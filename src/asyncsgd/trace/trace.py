@@ -24,6 +24,7 @@ from asyncsgd.trace.columns import (
     Jobs,
     Remark5,
     active,
+    batches_before,
     remark5,
     summarise,
 )
@@ -249,7 +250,17 @@ class Trace:
 
     def arrivals(self) -> Arrivals:
         """Return the arrivals that a replay follows."""
-        return Arrivals(self.job, self.worker, self.assigned_iteration, self.time, self.concurrency, self.workers)
+        work = self.jobs.steps[self.job], self.jobs.batch[self.job]
+        return Arrivals(
+            self.job, self.worker, self.assigned_iteration, self.time, self.concurrency, self.workers, *work
+        )
+
+    def with_batches(self, steps: int, counted: str) -> Trace:
+        """Return the same jobs with ``steps`` mini-batches each, counted over all workers or for each worker."""
+        columns = {name: getattr(self.jobs, name) for name in DTYPES}
+        columns["steps"] = np.full(len(self), steps, np.int64)
+        columns["batch"] = batches_before(columns["worker"], steps, counted)
+        return replace(self, jobs=Jobs(**columns))
 
     def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
         """Return the same jobs at the same times, with the outcomes and steps of another method."""

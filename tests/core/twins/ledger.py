@@ -13,6 +13,9 @@ from asyncsgd.core.random import derive
 class Twin:
     """One server, slowly. ``number`` is the type all coordinates have: float, or numpy.float32."""
 
+    steps = 1  # mini-batches of a job
+    own_data = False  # whether every worker has data of its own
+
     def __init__(self, x, dispatch, seed=0, number=float, **options):
         for name, value in options.items():  # the method's own numbers: eta, K, ...
             setattr(self, name, value)
@@ -29,6 +32,9 @@ class Twin:
         self.flight = []  # ids of those in flight, oldest first
         self.commands = []  # what the last event made the server say
         self.ended = []  # what the last event ended
+        self.factors = []  # of the steps
+        self.limit = None  # mini-batches that may be handed out in all
+        self.first = {name: options[name] for name in ("eta", "alpha") if name in options}
         self.start()
 
     # ------------------------------------------------------------------------------ what a method gives
@@ -112,6 +118,24 @@ class Twin:
             self.dispatch.ended(record.worker, True)
         self._hand_out(self.t)
 
+    def changed(self, factor):
+        self._begin()
+        self.factors.append(factor)
+        product = 1.0
+        for factor in self.factors:
+            product = product * factor
+        for name, value in self.first.items():
+            setattr(self, name, value * product)
+
+    def drain(self, after):
+        self._begin()
+        self.limit = None if after is None else self.batches() + after
+        self._hand_out(self.t)
+
+    def batches(self, worker=None):
+        """Mini-batches handed out so far, counted anew from all jobs there ever were."""
+        return sum(job.steps for job in self.jobs if worker is None or job.worker == worker)
+
     # ------------------------------------------------------------------------------ inside
 
     def _begin(self):
@@ -126,7 +150,13 @@ class Twin:
             self._end(job, "CANCELLED")
             self.dispatch.ended(self.jobs[job].worker, False)
             self.commands.append(("cancel", job))
+        if self.limit is not None and self.batches() >= self.limit:
+            return
         for worker in self.dispatch.next_workers([self.jobs[job].worker for job in self.flight]):
+            left = math.inf if self.limit is None else self.limit - self.batches()
+            if left == 0:
+                self.dispatch.ended(worker, False)  # picked, but there is no work for it
+                continue
             job = SimpleNamespace(
                 id=len(self.jobs),
                 worker=worker,
@@ -135,6 +165,8 @@ class Twin:
                 entered=self.t,
                 seed=derive(self.seed, 0x10B, len(self.jobs)),
                 point=list(self.x),
+                steps=min(self.steps, left),
+                batch=self.batches(worker if self.own_data else None),
             )
             self.jobs.append(job)
             self.flight.append(job.id)

@@ -3,7 +3,7 @@
 import numpy as np
 from core.twins.work import local_steps
 
-from asyncsgd.core.events import Arrived, Assign, Joined, Left, Lost, Outcome
+from asyncsgd.core.events import Arrived, Assign, Changed, Drain, Joined, Left, Lost, Outcome
 from asyncsgd.core.random import below, derive
 from asyncsgd.core.server import Server
 from asyncsgd.core.work import LocalSteps
@@ -37,8 +37,10 @@ def side_by_side(method, make_twin, script, *, start, dim=3, seed=0, dtype=np.fl
     """
     number = float if dtype == np.float64 else np.float32
     x = np.array(vector(seed, dim, 1.0), dtype=dtype)
-    server = Server(x.copy(), method, seed)
+    own_data = bool(seed % 2)
+    server = Server(x.copy(), method, seed, batches="worker" if own_data else "all")
     twin = make_twin([number(value) for value in x], seed=seed, number=number)
+    twin.steps, twin.own_data = method.work.steps, own_data
     fresh = start
     _both(server, twin, Joined(range(start)))
     for place, (kind, which, value) in enumerate(script):
@@ -52,6 +54,10 @@ def side_by_side(method, make_twin, script, *, start, dim=3, seed=0, dtype=np.fl
         elif kind in (14, 15) and twin.flight:
             outcome = Outcome.LOST if kind == 14 else Outcome.REJECTED
             _both(server, twin, Lost(twin.flight[which % len(twin.flight)], outcome))
+        elif kind == 16:
+            _both(server, twin, Drain((None, 0, which % 7, which % 40)[value % 4]))
+        elif kind == 17:
+            _both(server, twin, Changed((0.5, 2.0, 0.3, 1.7)[value % 4]))
         elif heads:
             job = heads[which % len(heads)]
             _both(server, twin, Arrived(job, _update(server, twin, job, value, dtype, large)))
@@ -97,6 +103,10 @@ def _both(server, twin, event):
             twin.left(event.worker)
         case Lost():
             twin.lost(event.job, event.outcome.name)
+        case Changed():
+            twin.changed(event.step_factor)
+        case Drain():
+            twin.drain(event.after)
         case Arrived():
             assert event.update.tobytes() == sent.tobytes(), "the server wrote into the worker's update"
             twin.arrived(event.job, sent.tolist())
@@ -108,6 +118,7 @@ def _both(server, twin, event):
     equal("iteration and version", (server.iteration, server.version), (twin.t, twin.version))
     equal("workers", server.workers, tuple(twin.present))
     equal("τ_C", server.max_concurrency, max(twin.sizes, default=0))
+    equal("mini-batches", server.batches, twin.batches())
     equal("in flight", [job.id for job in server.in_flight], twin.flight)
     assert_same(server.x, twin.x, "x")
     assert_same(server.output, twin.output, "the output")
@@ -125,14 +136,14 @@ def told(command):
     job = command.job
     if not isinstance(command, Assign):
         return ("cancel", job.id)
-    return ("assign", job.id, job.worker, job.iteration, job.version, job.entered, job.seed)
+    return ("assign", job.id, job.worker, job.iteration, job.version, job.entered, job.seed, job.steps, job.batch)
 
 
 def twin_told(command):
     kind, job = command
     if kind == "cancel":
         return command
-    return (kind, job.id, job.worker, job.iteration, job.version, job.entered, job.seed)
+    return (kind, job.id, job.worker, job.iteration, job.version, job.entered, job.seed, job.steps, job.batch)
 
 
 def record(ended):

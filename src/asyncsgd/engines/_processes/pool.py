@@ -188,7 +188,7 @@ class ProcessPool(WorkerPool):
             job, place = assign.job, handle.free.pop()
             self._life.sent(handle.number, place, time.monotonic())
             try:
-                os.write(handle.inbox, JOB.pack(job.id, job.seed, assign.slot, place))
+                os.write(handle.inbox, JOB.pack(job.id, job.seed, job.steps, job.batch, assign.slot, place))
             except BrokenPipeError:
                 return  # the worker died: the fork server is about to report it, and the job is dropped then
 

@@ -56,11 +56,11 @@ class StoppableRunner(JobRunner):
         """Set the number and the place of the next job."""
         self._next = job, place
 
-    def compute(self, point: Vector, seed: int, out: Vector) -> Any:
+    def compute(self, point: Vector, seed: int, out: Vector, steps: int, batch: int) -> Any:
         try:
             self._job, self._place = self._next
             self.stop()  # a signal that came before the line above had no effect
-            return super().compute(point, seed, out)
+            return super().compute(point, seed, out, steps, batch)
         finally:
             self._job = -1  # a late signal must not interrupt the code that formats an error
 
@@ -79,9 +79,9 @@ def serve(place: WorkerSetup, task: Any, work: Work) -> None:
     receive = _receiver(place.inbox)
     _report(place, Kind.READY, -1, 0.0)
     while message := receive():
-        job, seed, slot, target = JOB.unpack(message)
+        job, seed, steps, batch, slot, target = JOB.unpack(message)
         run.begin(job, target)
-        kind, text, seconds = run(shared.points[slot], seed, shared.updates[target])
+        kind, text, seconds = run(shared.points[slot], seed, shared.updates[target], steps, batch)
         if kind is Kind.REJECTED or kind is Kind.FAILED:
             # Write the note before the report: the server reads it as soon as it has read the report.
             write_note(shared.notes[target], text)

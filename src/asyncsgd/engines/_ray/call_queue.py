@@ -124,7 +124,9 @@ class CallQueue:
             return False
         handle.free.pop()
         used = self._life.sent(handle.number, None, time.monotonic())
-        self.note(call, handle.compute.remote(assign.job.seed, point, call.place, used))
+        job = assign.job
+        work = job.seed, job.steps, job.batch
+        self.note(call, handle.compute.remote(work, point, call.place, used))
         return True
 
     def note(self, call: Call, reference: Any) -> None:

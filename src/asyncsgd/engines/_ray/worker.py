@@ -93,17 +93,21 @@ class Worker:
     def ping(self) -> None:
         """Answer, to show that the process is alive."""
 
-    def compute(self, seed: int, point: Vector | int, place: int, used: bool) -> tuple[int, Any, float]:
+    def compute(
+        self, work: tuple[int, int, int], point: Vector | int, place: int, used: bool
+    ) -> tuple[int, Any, float]:
         """Compute one job. Return (kind, the update or an error text, seconds).
 
-        ``point`` is a vector, or a slot of the server's memory; the update then goes to ``place`` in that memory.
+        ``work`` is the job's seed, its number of mini-batches, and the number of those before it. ``point`` is a
+        vector, or a slot of the server's memory; the update then goes to ``place`` in that memory.
         ``used`` says whether the server used the previous update, which error feedback needs.
         """
+        seed, steps, batch = work
         shares = isinstance(point, int)
         out: Vector = self._updates[place] if shares else self._like
         x: Vector = self._points[point] if isinstance(point, int) else point
         self._run.begin(shares=shares, used=used)
-        kind, value, seconds = self._run(x, seed, out)
+        kind, value, seconds = self._run(x, seed, out, steps, batch)
         return int(kind), value, seconds
 
 

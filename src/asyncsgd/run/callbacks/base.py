@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.validate import nearest
+from asyncsgd.core.validate import nearest, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.format import jsonable
 
@@ -40,6 +40,10 @@ class LiveView:
     metrics: Mapping[str, float]
     """The newest evaluation."""
     model: Callable[[], Vector] = field(repr=False)
+    epoch: float | None = None
+    """Epochs that are done: 1.25 is a quarter into the second one. None if the task has no epochs."""
+    epochs: int | None = None
+    """The number of epochs requested; None if iterations were."""
 
     @property
     def x(self) -> Vector:
@@ -55,6 +59,7 @@ class LiveView:
             "state": "running",
             "iterations": self.iteration,
             "wanted": self.wanted,
+            "epoch": self.epoch,
             "until": self.config.get("until"),
             "seconds": self.seconds,
             "updates_per_second": self.updates_per_second,
@@ -72,6 +77,7 @@ class Control:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self._factors: list[tuple[float, str]] = []
 
     def stop(self, reason: str) -> None:
         """Stop the run after this update; it ends as after its last iteration. The journal keeps the first reason."""
@@ -79,6 +85,35 @@ class Control:
             raise BadParameter("reason", reason, "is not a text", 'pass a short text such as "no progress"')
         if self.reason is None:
             self.reason = reason.strip()
+
+    def scale_step(self, factor: float, reason: str = "") -> None:
+        """Multiply the step size by a factor, from the next update on. Several factors multiply.
+
+        The journal keeps the factor and the reason, so a resumed run keeps the step and a replay follows it.
+
+        Args:
+            factor: A positive finite number; 0.5 halves the step.
+            reason: A short text for the journal, such as "the loss rose".
+
+        >>> import asyncsgd as asgd
+        >>> class Halve(asgd.Callback):
+        ...     def on_update(self, view, control):
+        ...         if view.iteration == 10:
+        ...             control.scale_step(0.5, "as planned")
+        >>> task, engine = asgd.tasks.quadratic(workers=2), asgd.engines.processes(2)
+        >>> run = asgd.train(task, asgd.async_sgd(0.1), engine, iterations=20, callbacks=[Halve()], progress=False)
+        >>> run.trace.step[9:11].tolist()
+        [0.1, 0.05]
+        """
+        positive("factor", factor)
+        if not isinstance(reason, str):
+            raise BadParameter("reason", reason, "is not a text", 'pass a short text such as "the loss rose"')
+        self._factors.append((float(factor), reason.strip()))
+
+    def take_factors(self) -> list[tuple[float, str]]:
+        """Return the (factor, reason) of every `scale_step` since the last call of this method."""
+        taken, self._factors = self._factors, []
+        return taken
 
 
 class Callback:

@@ -72,17 +72,23 @@ class Terminal(Callback):
 
 
 def describe(view: LiveView) -> str:
-    """Return one line: iterations, speed, metrics, delays, workers."""
+    """Return one line: iterations, epochs, speed, metrics, delays, workers."""
     shown = [f"{name} {number(value)}" for name, value in view.metrics.items() if isinstance(value, int | float)]
     return "  ".join(
         [
             f"{view.iteration:,}/{view.wanted:,}",
+            *([f"epoch {epochs(view)}"] if view.epoch is not None else []),
             *([f"{number(view.updates_per_second)}/s"] if view.updates_per_second else []),
             *shown[:3],
             f"τ avg {number(view.average_delay, 2)} max {view.maximum_delay}",
             f"{view.workers} workers",
         ]
     )
+
+
+def epochs(view: LiveView) -> str:
+    """Return how many epochs are done, and how many are wanted if that decides where the run ends: ``1.25/3``."""
+    return f"{view.epoch:.2f}" + ("" if view.epochs is None else f"/{view.epochs}")
 
 
 def time_left(view: LiveView) -> str:

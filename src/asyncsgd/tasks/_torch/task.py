@@ -205,7 +205,7 @@ class TorchTask:
         used.model.deliver(out)
 
     def examples(self, worker: int, seed: int, batch: int | None = None) -> int | None:
-        """Return the number of rows of a job's mini-batch; None for a stream, where only the batch itself shows it."""
+        """Return the number of rows of a mini-batch; None for a stream, where only the batch itself shows it."""
         if self._data.stream is not None:
             return None
         size = self._sampling.size(worker)
@@ -213,6 +213,10 @@ class TorchTask:
             return size
         rows = len(self._part(worker))
         return min(size, rows - checked_batch(batch) % -(-rows // size) * size)
+
+    def batch_rows(self, worker: int, batch: int) -> int | None:
+        """Return the number of rows of a mini-batch, which does not depend on the seed."""
+        return self.examples(worker, 0, batch)
 
     def _part(self, worker: int) -> Rows:
         return self._data.rows[worker if self.heterogeneous else 0]
