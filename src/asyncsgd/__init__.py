@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd import aggregation, compression, dispatch, methods, optimizers, steps
 from asyncsgd.core import errors
 from asyncsgd.core.errors import AsyncSGDError, BiasWarning
-from asyncsgd.core.events import Arrived, Assign, Cancel, Ended, Job, Joined, Left, Lost, Outcome, Reply
+from asyncsgd.core.events import (
+    Arrived,
+    Assign,
+    Cancel,
+    Changed,
+    Drain,
+    Ended,
+    Job,
+    Joined,
+    Left,
+    Lost,
+    Outcome,
+    Reply,
+)
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.methods import (
@@ -62,9 +75,11 @@ __all__ = [
     "BiasWarning",
     "Callback",
     "Cancel",
+    "Changed",
     "Checkpoints",
     "Comparison",
     "DivergenceWarning",
+    "Drain",
     "EdgeWarning",
     "Ended",
     "Job",

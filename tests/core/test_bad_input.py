@@ -17,7 +17,7 @@ from asyncsgd.core import errors
 from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy, Batch, FirstOf, Shuffled, Uniform
 from asyncsgd.core.errors import BadEvent, BadParameter, BadStep, BiasWarning
-from asyncsgd.core.events import Arrived, Job, Joined, Left, Lost, Outcome
+from asyncsgd.core.events import Arrived, Changed, Drain, Job, Joined, Left, Lost, Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import AdaDelayCoordinates, Adam, DelayedAverage, Momentum
 from asyncsgd.core.server import Server
@@ -66,6 +66,33 @@ def head_and_second(server: Server) -> tuple[Job, Job]:
         if len(queue) > 1:
             return queue[0], queue[1]
     raise AssertionError("no worker has two jobs: choose another seed")
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, NAN, INF, "2", None, True, 1 << 2000], ids=repr)
+def test_a_change_by_a_wrong_factor(factor: Any) -> None:
+    with pytest.raises(errors.BadEvent) as caught:
+        Changed(factor)
+    says(caught.value, "step_factor = ", "pass a positive finite number")
+
+
+@pytest.mark.parametrize("factor", [1e300, 1e-300])
+def test_a_change_that_makes_all_steps_infinite_or_zero(server: Server, factor: float) -> None:
+    server.handle(Changed(factor))
+    says(refused(server, Changed(factor), errors.BadEvent), "step_factor=", "pass a factor nearer to 1")
+    assert server.step_factor == factor
+
+
+@pytest.mark.parametrize("after", [-1, 1.0, "2", True, NAN], ids=repr)
+def test_a_drain_with_a_wrong_limit(after: Any) -> None:
+    with pytest.raises(errors.BadEvent) as caught:
+        Drain(after)
+    says(caught.value, "after = ", "pass 0 or more, or None")
+
+
+def test_a_wrong_way_to_count_mini_batches() -> None:
+    with pytest.raises(errors.BadParameter) as caught:
+        Server(np.zeros(DIM), methods.async_sgd(0.1), batches="workers")
+    says(caught.value, "batches = 'workers'", 'pass "all"')
 
 
 @pytest.mark.parametrize("job", [9, 10_000, -1, -9, 1 << 70, "0", None, 0.5, NAN, [0], np.int64(-1)], ids=repr)

@@ -104,6 +104,48 @@ def test_resuming_a_finished_run_says_how_to_continue(here: Path) -> None:
     assert (code, notes) == (0, "already at 405 iterations; pass --iterations N to continue\n")
 
 
+EPOCHS = """
+from asyncsgd.tasks import rows_of_batch
+import numpy as np
+
+class Walk:
+    uses_batch = True
+    batches_per_epoch, epoch_rows = 7, 20
+    def initial(self):
+        return np.zeros(20)
+    def update(self, x, worker, seed, batch):
+        g = np.zeros(20)
+        g[rows_of_batch(batch, 3, 20, 0)] = -1.0
+        return g
+    def evaluate(self, x):
+        return {"least": float(x.min()), "most": float(x.max())}
+"""
+
+
+@pytest.mark.slow
+def test_train_for_epochs(here: Path) -> None:
+    (here / "walk_alone.py").write_text(EPOCHS, "utf-8")
+    start = ("train", "walk_alone:Walk", "--method", "async_sgd", "--stepsize", "1", "--workers", "2")
+    code, said, complaints = call(*start, "--epochs", "2", "--directory", "run", "--json")
+    assert (code, complaints) == (0, "")
+    row = json.loads(said)
+    assert (row["iterations"], row["epochs"], row["skipped_rows"], row["state"]) == (14, 2, 0, "done")
+    assert row["metrics"] == {"least": 2.0, "most": 2.0}
+    code, _, notes = call("train", "--resume", "--directory", "run")
+    assert (code, notes) == (0, "already at 2 epochs; pass --epochs N to continue\n")
+    code, said, _ = call("train", "--resume", "--directory", "run", "--epochs", "3", "--json")
+    assert (code, json.loads(said)["metrics"]) == (0, {"least": 3.0, "most": 3.0})
+    code, said, _ = call("replay", "run")
+    assert code == 0
+    assert "All 21 updates match, and the final model is bit-for-bit identical." in said
+    code, _, complaints = call(*start, "--epochs", "2", "--iterations", "5")
+    assert code == 2
+    assert "were both given; pass one of them" in complaints
+    code, _, complaints = call("train", "mine_alone:Mine", "--stepsize", "0.1", "--epochs", "2")
+    assert code == 2
+    assert "needs a task that walks its data in epochs, and Mine draws its rows" in complaints
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals, code: int) -> None:

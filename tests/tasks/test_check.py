@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numba import njit
+from run.rows import Rows, WritingRows
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import derive, output
@@ -166,6 +167,20 @@ def test_good_tasks_pass():
 def test_broken_tasks_are_named(task, message):
     with pytest.raises(BadTask, match=message):
         check_task(task, slope=True)
+
+
+def test_a_task_whose_rows_follow_a_count_passes():
+    check_task(Rows(20, 3))
+    check_task(WritingRows(20, 3))
+
+
+def test_a_task_whose_rows_follow_a_count_must_write_the_same():
+    class Wrong(WritingRows):
+        def update_into(self, x, worker, seed, out, batch):
+            super().update_into(x, worker, seed, out, batch + 1)
+
+    with pytest.raises(BadTask, match="they must agree to the bit"):
+        check_task(Wrong(20, 3))
 
 
 def test_a_task_that_narrows_its_seeds_passes():

@@ -1,5 +1,6 @@
 """How a torch task computes: half precision, compiled models, devices, loading threads."""
 
+import copy
 import random
 import shutil
 import subprocess
@@ -230,6 +231,8 @@ def test_the_device_of_a_process_is_not_sent_to_another():
     task.use_device("meta")
     assert task.device == "meta"
     assert cloudpickle.loads(cloudpickle.dumps(task)).device == "cpu"
+    assert copy.copy(task).device == "meta"
+    assert copy.copy(task)._ready() is not task._ready()
     with pytest.raises(BadParameter, match="device = 'meta' has no numbers to return"):
         task.update(x, 0, 1)
     task.use_device("cpu")

@@ -105,6 +105,12 @@ class TorchTask:
         # The device is a matter of each process: the server may evaluate on the CPU while workers have a GPU each.
         return {**self.__dict__, "_data": replace(self._data, rows=rows, test=test), "_used": None, "device": "cpu"}
 
+    def __copy__(self) -> TorchTask:
+        """Return a task that sets up its own model, on the same device: two threads may use the two tasks."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, _used=None)
+        return copy
+
     @property
     def sent(self) -> dict[str, Any]:
         """What is sent to workers, by the names of the arguments of `asyncsgd.tasks.torch`, to explain errors."""
