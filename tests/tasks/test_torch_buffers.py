@@ -70,8 +70,8 @@ def test_a_job_is_the_same_after_hundreds_of_others(name):
 def test_a_job_normalises_by_its_own_batch_as_a_plain_loop_does():
     model = norm_model()
     task = asgd.tasks.torch(model, nn.CrossEntropyLoss(), digits(), batch_size=1797)
-    rows = task._rows[0]
-    from asyncsgd.tasks._torch.data import draw_rows
+    rows = task._data.rows[0]
+    from asyncsgd.tasks._torch.batches import draw_rows
 
     inputs, targets = rows.batch(draw_rows(4, 1797, 1797))
     nn.CrossEntropyLoss()(model(inputs), targets).backward()

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 import asyncsgd as asgd
 from asyncsgd.core.random import below, output
-from asyncsgd.tasks._torch.data import draw_rows
+from asyncsgd.tasks._torch.batches import draw_rows
 
 
 def task_of(data, **options):

@@ -97,3 +97,25 @@ def test_forks_give_the_same_bits():
     script = FORK.format(tests=str(Path(__file__).parents[1]))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200)
     assert done.stdout == "same\n", done.stderr
+
+
+def draws(worker, batch, seed):
+    generator = torch.Generator().manual_seed(seed % 1000 + 7 * batch + worker)
+    return torch.rand(8, 64, generator=generator), torch.randint(0, 10, (8,), generator=generator)
+
+
+@pytest.mark.parametrize("kind", ["epochs", "stream"])
+def test_a_run_in_epochs_or_on_a_stream_replays_bit_for_bit(kind, tmp_path):
+    options = {"batch_size": 16, "accumulate": 2, "test": digits((0, 20))}
+    model, loss = small_model(nn.Dropout(0.2)), nn.CrossEntropyLoss()
+    if kind == "epochs":
+        task = asgd.tasks.torch(model, loss, RowByRow(digits(), 90), sampling="epochs", loaders=2, **options)
+        length = {"epochs": 3}
+    else:
+        task, length = asgd.tasks.torch(model, loss, draws, **options), {"iterations": 18}
+    method, engine = asgd.async_sgd(0.1), asgd.engines.processes(2)
+    run = asgd.train(task, method, engine, directory=tmp_path / "run", progress=False, **length)
+    assert run.trace.iterations == 18
+    if kind == "epochs":  # each of the 3 · 6 mini-batches was handed out once
+        assert sorted(run.trace.jobs.batch) == list(range(18))
+    assert np.array_equal(asgd.replay(tmp_path / "run").x, run.x)

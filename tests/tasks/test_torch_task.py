@@ -272,15 +272,14 @@ def test_bad_input_names_the_argument_and_the_fix(arguments, says):
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
-        (nn.CrossEntropyLoss(reduction="none"), r"loss = 'a tensor of shape \(32,\)'.*reduction='mean'"),
+        (nn.CrossEntropyLoss(reduction="none"), r"loss = 'a tensor of shape \(2,\)'.*reduction='mean'"),
         (lambda outputs, targets: 3.0, "loss = 'float'.*not a tensor"),
         (lambda outputs, targets: outputs.detach().mean(), "does not depend on the parameters.*detach"),
     ],
 )
-def test_a_loss_that_is_no_loss_is_named_when_it_is_used(loss, says):
-    task = asgd.tasks.torch(small_model(), loss, digits())
+def test_a_loss_that_is_no_loss_is_named_before_it_is_used(loss, says):
     with pytest.raises(asgd.errors.BadParameter, match=says):
-        task.update(task.initial(), 0, 0)
+        asgd.tasks.torch(small_model(), loss, digits())
 
 
 def test_a_worker_or_a_vector_that_does_not_fit_is_named():

@@ -51,6 +51,9 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # that walks its data in epochs (`asyncsgd.tasks.epochs`) also has ``batches_per_epoch``, the number of mini-batches in
 # which all workers together see every row once, ``epoch_rows``, the number of these rows, and
 # ``batch_rows(worker, batch)``, which returns the number of rows of one mini-batch.
+# **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
+# differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed, batch)``
+# returns the number of rows of a mini-batch, or None.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
 # refuse more: pass ``narrow_seed(seed)`` to them. **Fast path.** If it also has ``compiled = (gradient, data)``

@@ -17,8 +17,8 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
     """Raise `BadTask` with the problem and the fix unless the task fulfils the contract of `Task`.
 
     It checks at a few points and for a few workers: shapes, dtypes, finite numbers, that nothing writes into x, and
-    that ``update`` depends on (x, worker, seed) alone. ``update_into`` and a ``compiled`` gradient must give the bits
-    of ``update``.
+    that ``update`` depends on (x, worker, seed) alone, and on the ``batch`` if the task has ``uses_batch = True``.
+    ``update_into`` and a ``compiled`` gradient must give the bits of ``update``; a ``layout`` must cover the vector.
 
     Args:
         task: The task to check.
@@ -42,6 +42,8 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
         raise BadTask(f"initial() has dtype {x0.dtype}; return float64 (or float32)")
     if not _same(task.initial(), x0):
         raise BadTask("initial() differs from call to call; fix the starting point when the task is made")
+    if callable(getattr(task, "layout", None)):
+        _check_layout(task.layout(), len(x0))
     points = [x0, (x0 + random.standard_normal(x0.shape)).astype(x0.dtype)]
     for x in points:
         for worker in sorted({0, number // 2, number - 1}):
@@ -115,6 +117,16 @@ def _works(task: Any, x: Vector, worker: int, seed: int) -> bool:
     return True
 
 
+def _check_layout(layout: Any, length: int) -> None:
+    place = 0
+    for name, offset, shape in layout:
+        if offset != place:
+            raise BadTask(f"layout(): {name!r} begins at {offset}, the numbers before it end at {place}; list them all")
+        place += int(np.prod(shape, dtype=np.int64))
+    if place != length:
+        raise BadTask(f"layout() covers {place} numbers, initial() has {length}; list every parameter once")
+
+
 def _check_into(task: Any, x: Vector, worker: int, seed: int, expected: Vector) -> None:
     name = f"update_into(x, {worker}, {seed}, out)"
     rooms = [np.frombuffer(mmap(-1, x.nbytes + x.itemsize), x.dtype) for _ in range(2)]
@@ -158,3 +170,58 @@ def _check_slope(task: Any, x: Vector, workers: int, draws: int, random: np.rand
             f"the updates' mean slope is {mean:.6g}, that of the loss {slope:.6g} (allowed difference {allowed:.2g}); "
             "they are not unbiased gradients of it"
         )
+
+
+def why_not_sent(task: Any, error: Exception) -> str:
+    """Return why a task could not be pickled: the error, and the attribute that caused it if it can be found.
+
+    Engines call it when pickling has failed. A task may have a property ``sent``, a dict of its parts by names that its
+    user knows; otherwise they are named as the attributes of the task.
+
+    >>> import threading
+    >>> class Mine:
+    ...     def __init__(self):
+    ...         self.rows = {"first": [1, threading.Lock()]}
+    >>> why_not_sent(Mine(), TypeError("cannot pickle it"))
+    'TypeError: cannot pickle it, in rows["first"][1], a lock'
+    """
+    given = getattr(task, "sent", None)
+    parts = dict(given) if isinstance(given, dict) else dict(getattr(task, "__dict__", {}))
+    found = _find(parts, "", set()).lstrip(".")
+    return f"{type(error).__name__}: {error}" + (f", in {found}" if found else "")
+
+
+def _find(value: Any, path: str, seen: set[int]) -> str:
+    """Return the path of the innermost part that cannot be pickled, below ``value``, which cannot."""
+    if id(value) in seen:
+        return ""
+    seen.add(id(value))
+    for name, part in _parts_of(value, top=path == ""):
+        if not _can_be_pickled(part):
+            return _find(part, path + name, seen) or f"{path}{name}, a {type(part).__name__}"
+    return ""
+
+
+def _parts_of(value: Any, *, top: bool = False) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f".{key}" if top else f"[{_quoted(key)}]", part) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"[{place}]", part) for place, part in enumerate(value)]
+    cells = getattr(value, "__closure__", None)
+    if cells:  # a function that uses variables of the function around it
+        return [(f".{name}", cell.cell_contents) for name, cell in zip(value.__code__.co_freevars, cells, strict=True)]
+    return [(f".{name}", part) for name, part in getattr(value, "__dict__", {}).items()]
+
+
+def _quoted(key: Any) -> str:
+    return f'"{key}"' if isinstance(key, str) else repr(key)
+
+
+def _can_be_pickled(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -23,6 +23,7 @@ from asyncsgd.core.errors import EngineError, UsageError
 from asyncsgd.core.work import Work
 from asyncsgd.engines._processes.shared_memory import anonymous_file
 from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.check import why_not_sent
 
 
 class ForkClient:
@@ -46,8 +47,8 @@ class ForkClient:
                 cloudpickle.dump((task, work), file)
             except Exception as error:
                 raise UsageError(
-                    f"the task cannot be sent to worker processes ({type(error).__name__}: {error}); keep open files, "
-                    "locks and connections out of it, or open them when first used"
+                    f"the task cannot be sent to worker processes ({why_not_sent(task, error)}); keep "
+                    "open files, locks and connections out of it, or open them when first used"
                 ) from error
 
     def _start(self) -> None:

@@ -36,6 +36,7 @@ from asyncsgd.engines._ray.worker import Loaded, Worker, WorkerConfig
 from asyncsgd.engines.base import Note, Report, WorkerPool, example_counter, limited
 from asyncsgd.engines.lifecycle import Ask, Kill, Lifecycle, Rules, Stage, Start
 from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.check import why_not_sent
 
 CHECK_INTERVAL = 0.25  # seconds
 SILENCE = 2.0
@@ -260,8 +261,8 @@ def _pack(task: Task, work: Work) -> bytes:
         package: bytes = cloudpickle.dumps((task, work))
     except Exception as error:
         raise UsageError(
-            f"the task cannot be sent to other nodes ({type(error).__name__}: {error}); keep open files, locks and "
-            "connections out of it, or open them when first used"
+            f"the task cannot be sent to other nodes ({why_not_sent(task, error)}); keep open files, "
+            "locks and connections out of it, or open them when first used"
         ) from error
     return package
 

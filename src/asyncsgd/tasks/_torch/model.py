@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,46 +16,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.vectors import Vector
+from asyncsgd.tasks._torch.devices import Staging, generators
 from asyncsgd.torch_optimizers import address, tensor_over
-
-
-def check_module(model: Any) -> torch.dtype:
-    """Return the dtype of a model; raise if the model cannot be trained."""
-    kind = type(model).__name__
-    if not isinstance(model, nn.Module):
-        raise BadParameter("model", kind, "is not a torch module", "pass an nn.Module")
-    if any(nn.parameter.is_lazy(value) for value in (*model.parameters(), *model.buffers())):
-        fix = "run one batch through it before"
-        raise BadParameter("model", kind, "has lazy layers whose shapes are not known yet", fix)
-    parameters = trained(model)
-    if not any(parameter.numel() for parameter in parameters):
-        raise BadParameter("model", kind, "has nothing to train", "give it parameters with requires_grad=True")
-    kinds = {parameter.dtype: None for parameter in parameters}
-    shown = ", ".join(str(dtype).removeprefix("torch.") for dtype in kinds)
-    if len(kinds) > 1:
-        fix = "convert it with model.float() or model.double()"
-        raise BadParameter("model", shown, "are several dtypes, and a flat vector has one", fix)
-    if parameters[0].dtype not in (torch.float32, torch.float64):
-        fix = "convert it with model.float(); inside forward, torch.autocast may use half precision"
-        raise BadParameter("model", shown, "are too coarse to add up updates", fix)
-    return parameters[0].dtype
-
-
-def check_function(name: str, function: Any, example: str) -> None:
-    """Raise unless the function can be called with outputs and targets; a class would make an object of them."""
-    if isinstance(function, type):
-        raise BadParameter(name, function.__name__, "is a class", f"pass an object of it: {function.__name__}()")
-    if not callable(function):
-        raise BadParameter(name, function, "is not a function", f"pass {example}")
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """Return a copy of the model. A model that cannot be copied could not be sent to workers either."""
-    try:
-        return deepcopy(model)
-    except Exception as error:
-        fix = "keep open files, locks and connections out of it, or open them when first used"
-        raise BadParameter("model", type(model).__name__, f"cannot be copied ({error})", fix) from error
 
 
 def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
@@ -79,6 +42,10 @@ def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
     frozen = sum(not parameter.requires_grad for parameter in probe.parameters())
     if frozen:
         says.append(f"Not trained: {frozen} parameters with requires_grad=False.")
+    names = list(probe.named_parameters(remove_duplicate=False))
+    tied = len(names) - len({id(parameter) for _, parameter in names})
+    if tied:
+        says.append(f"Tied: {tied} names of parameters share one that is trained once.")
     return tuple(says)
 
 
@@ -99,25 +66,31 @@ class FlatModel:
     Args:
         module: The user's module, which is copied.
         device: The device to compute on.
+        compile: Whether jobs run the module through ``torch.compile``.
+        staging: Memory for the way to the device and back; tests pass their own.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, module: nn.Module, device: torch.device, *, compile: bool = False, staging: Staging | None = None
+    ) -> None:
         self.module = deepcopy(module).to(device)
         self.device = device
         self.parameters = trained(self.module)
         self._sizes = [p.numel() for p in self.parameters]
         self._shapes = [p.shape for p in self.parameters]
-        self._host = torch.empty(sum(self._sizes), dtype=self.parameters[0].dtype)
-        self._host_numpy: Vector = self._host.numpy()
-        self._like = (self._host_numpy.shape, self._host_numpy.dtype)
-        self._flat = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
-        self._own = self._split(self._flat)
+        self._staging = staging or Staging(device, sum(self._sizes), self.parameters[0].dtype)
+        self._like = (self._staging.host_numpy.shape, self._staging.host_numpy.dtype)
+        self._own = self._split(self._staging.flat)
+        self._gradient = None if self._staging.gradient is None else self._split(self._staging.gradient)
         self._bound: list[Any] | None = None
         self._views: dict[int, list[Any]] = {}
         self._lender: Vector | None = None
+        self.called: Any = compiled(self.module) if compile else self.module
+        """What jobs call: the module, or its compiled form. Evaluations call the module."""
         self._borrows = (
-            device.type == "cpu"
-            and len(self._host) > WORTH_BORROWING * len(self._sizes)
+            not self._staging.apart
+            and not compile  # compiled code relies on how the memory was aligned when it was made
+            and len(self._staging.host) > WORTH_BORROWING * len(self._sizes)
             and never_writes_parameters(self.module)
         )
         self._modes = job_modes(self.module)
@@ -157,17 +130,20 @@ class FlatModel:
             self._lender = x  # keeps the memory alive
             self._bind(self.views(x))
             return
-        np.copyto(self._host_numpy, x)
-        if self._flat is not self._host:
-            self._flat.copy_(self._host)
+        self._staging.send(x)
         self._bind(self._own)
         self._lender = None
 
-    def values(self) -> Vector:
-        """Return a view of the parameters after ``load(x, copy=True)`` and changes in place."""
-        if self._flat is not self._host:
-            self._host.copy_(self._flat)
-        return self._host_numpy
+    def destination(self, out: Vector) -> list[Any]:
+        """Return where a job puts its gradient: views of ``out``, or of a vector on the device, for `deliver`."""
+        views = self.views(out)
+        if not out.flags.writeable:
+            raise BadParameter("out", "a read-only vector", "cannot be written into", "pass one that is writeable")
+        return views if self._gradient is None else self._gradient
+
+    def deliver(self, out: Vector) -> None:
+        """Copy the gradient off the device into ``out``."""
+        self._staging.fetch(out)
 
     def _bind(self, values: list[Any]) -> None:
         if self._bound is not values:
@@ -191,21 +167,13 @@ class FlatModel:
             with torch.no_grad():
                 torch._foreach_copy_(self._values, self._constants)
 
-    def gradient(self, loss: Callable[[Any, Any], Any], inputs: Any, targets: Any) -> Sequence[Any]:
-        """Return the gradient of a batch's loss by each parameter; 0 if the loss does not depend on it."""
-        with torch.enable_grad():
-            value = loss(self.module(inputs), targets)
-            check_scalar(value)
-            if not value.requires_grad:
-                fix = "compute it from the model's outputs, without detach() or no_grad()"
-                raise BadParameter("loss", value.item(), "does not depend on the parameters", fix)
-            gradients: Sequence[Any] = torch.autograd.grad(
-                value, self.parameters, allow_unused=True, materialize_grads=True
-            )
-        return [g.to_dense() if g.layout is not torch.strided else g for g in gradients]
+    def start_evaluation(self, calibration: Callable[[], Iterable[Any]], run: Callable[[Any, Any], None]) -> None:
+        """Set eval mode, with running statistics recomputed from some batches; call it under ``no_grad``.
 
-    def start_evaluation(self, calibration: Callable[[], Iterable[Any]]) -> None:
-        """Set eval mode, with running statistics recomputed from batches of inputs; call it under ``no_grad``."""
+        Args:
+            calibration: Returns the batches.
+            run: Runs the module on a batch.
+        """
         self._in_job = False
         self._restore()
         self.module.eval()
@@ -216,10 +184,10 @@ class FlatModel:
             for norm in self._norms:
                 norm.reset_running_stats()
                 norm.train()
-            for k, inputs in enumerate(calibration()):
+            for k, batch in enumerate(calibration()):
                 for norm in self._norms:
                     norm.momentum = 1 / (k + 1)  # the plain average of the batches
-                self.module(inputs)
+                run(self.module, batch)
         finally:
             for norm, momentum in zip(self._norms, usual, strict=True):
                 norm.momentum = momentum
@@ -262,14 +230,10 @@ def never_writes_parameters(module: nn.Module) -> bool:
     )
 
 
-def check_scalar(value: Any) -> None:
-    """Raise unless the loss is one number."""
-    if not isinstance(value, torch.Tensor):
-        fix = "return the tensor, without .item()"
-        raise BadParameter("loss", type(value).__name__, "is what it returned, not a tensor", fix)
-    if value.ndim and value.numel() != 1:
-        shown = f"a tensor of shape {tuple(value.shape)}"
-        raise BadParameter("loss", shown, "is what it returned, not one number", "use reduction='mean'")
+def compiled(module: nn.Module) -> Any:
+    """Return the module compiled by torch, within this process: its helpers would outlive a worker that is killed."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    return torch.compile(module)
 
 
 @contextmanager
@@ -278,23 +242,19 @@ def seeded(seed: int, device: torch.device, *, everything: bool) -> Iterator[Non
 
     Afterwards the generators are as they were. (``torch.random.fork_rng`` does the same in a hundred times the time.)
     """
-    generators = [torch.default_generator]
-    if device.type != "cpu":
-        module = torch.get_device_module(device)
-        index = module.current_device() if device.index is None else device.index
-        generators.append(module.default_generators[index])
-    states = [generator.get_state() for generator in generators]
+    drawn = generators(device)
+    states = [generator.get_state() for generator in drawn]
     # NumPy's old generator too, because data transforms use it.
     others = (random.getstate(), np.random.get_state()) if everything else None  # noqa: NPY002
     try:
-        for generator in generators:
+        for generator in drawn:
             generator.manual_seed(seed & (2**63 - 1))
         if everything:
             random.seed(seed)
             np.random.seed(seed & (2**32 - 1))  # noqa: NPY002
         yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        for generator, state in zip(drawn, states, strict=True):
             generator.set_state(state)
         if others is not None:
             random.setstate(others[0])

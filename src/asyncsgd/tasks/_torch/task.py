@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import accumulate as running_sums
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,79 +15,149 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.random import derive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.tasks._torch.data import Rows, draw_rows, mixed_batch
+from asyncsgd.tasks._torch.batches import Loader, Sampling, checked_batch, part_of, pieces, rows_in
+from asyncsgd.tasks._torch.data import Integers, Rows, Stream, mixed_batch
 from asyncsgd.tasks.base import check_job
 
 if TYPE_CHECKING:
+    from asyncsgd.tasks._torch.compute import Compute
     from asyncsgd.tasks._torch.model import FlatModel
+    from asyncsgd.tasks._torch.objective import Objective
 
 EVALUATED_AT_ONCE = 256
-"""Rows of a batch in `TorchTask.evaluate` and in calibration."""
+"""Rows of a batch in `TorchTask.evaluate` and in calibration, unless ``accumulate`` asks for smaller ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """The data of a task: rows that all workers share, rows of each worker, or a stream; and held-out rows."""
+
+    rows: Sequence[Rows]
+    workers: int | None
+    """The number of workers, if each has its own rows."""
+    stream: Stream | None = None
+    test: Rows | None = None
+    calibration: int = 1024
+
+
+@dataclass(eq=False)
+class InUse:
+    """What one process sets up when it first uses a task."""
+
+    process: int
+    model: FlatModel
+    objective: Objective
+    loader: Loader
+    last: dict[int, int]
+    """The last batch of each worker in this process."""
 
 
 class TorchTask:
     """Mini-batch gradients of a model's loss, on data that all workers share or on a part per worker.
 
-    Everything depends on (x, worker, seed) alone: rows are drawn with replacement from the job's seed, torch's own
-    generator is set from it too, so that dropout can be repeated, and buffers are restored before every job. (To the
-    bit it depends on the number of torch's threads too, and on a GPU on ``torch.use_deterministic_algorithms``.) The
-    given model is copied, never changed. `notes` describes its buffers.
+    Everything depends on (x, worker, seed), with epochs and streams also on the job's ``batch``, and on nothing else:
+    rows follow from them, torch's own generator is set from the seed, so that dropout can be repeated, and buffers are
+    restored before every job. (To the bit it depends on the number of torch's threads too, and on a GPU on
+    ``torch.use_deterministic_algorithms``.) The given model is copied, never changed. `notes` describes its buffers.
 
     Each process sets up the model on its device when it first uses it.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        loss: Callable[[Any, Any], Any],
-        rows: Sequence[Rows],
-        *,
-        batch_size: int,
-        workers: int | None,
-        test: Rows | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]],
-        calibration: int,
-    ) -> None:
-        from asyncsgd.tasks._torch.model import copied, notes, trained
+    def __init__(self, module: Any, objective: Objective, data: Data, sampling: Sampling, compute: Compute) -> None:
+        from asyncsgd.tasks._torch.checks import copied
+        from asyncsgd.tasks._torch.model import notes, trained
 
-        self.workers = workers
-        self.heterogeneous = len(rows) > 1
+        self.workers = data.workers
+        self.heterogeneous = len(data.rows) > 1
         self.device = "cpu"
-        """The device that torch computes on; set it before the task is used."""
+        """The name of the device that this process computes on; see `use_device`."""
         self._module = copied(module).cpu()
-        self._loss, self._rows, self._test, self._metrics = loss, list(rows), test, dict(metrics)
-        self._batch_size, self._calibration = batch_size, calibration
+        self._objective, self._data, self._sampling, self._compute = objective, data, sampling, compute
         self._dtype = trained(self._module)[0].detach().numpy().dtype
         self.dimension = sum(parameter.numel() for parameter in trained(self._module))
         """The number of trained parameters."""
-        self._plain = all(part.plain for part in (*self._rows, *([] if test is None else [test])))
-        self.notes = notes(self._module, min(calibration, sum(map(len, self._rows))))
+        self.uses_batch = sampling.epochs or data.stream is not None
+        """Whether the rows of a job follow from its ``batch``, so that engines must pass it to `update`."""
+        lengths = [len(part) for part in data.rows]
+        self.batches_per_epoch = sampling.batches(lengths)
+        """The number of jobs in which all workers together see every row once; None without epochs."""
+        self.epoch_rows = sum(lengths) if sampling.epochs else None
+        """The number of rows of an epoch; None without epochs."""
+        self.sampling_seed = sampling.seed
+        """The seed of the orders of epochs."""
+        tests = [] if data.test is None else [data.test]
+        self._plain = data.stream is None and all(part.plain for part in (*data.rows, *tests))
+        rows = min(data.calibration, sum(lengths)) if lengths else data.calibration
+        self.notes = notes(self._module, rows)
         """Sentences about the model's buffers and modes."""
-        self._used: tuple[int, FlatModel, Any] | None = None
+        self._used: InUse | None = None
 
     def __repr__(self) -> str:
-        kind, data = type(self._module).__name__, "own" if self.heterogeneous else "shared"
+        kind, data = type(self._module).__name__, "own data" if self.heterogeneous else "shared data"
         workers = "any number of" if self.workers is None else self.workers
-        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {workers} workers, {data} data>"
+        data = data if self._data.stream is None else "a stream"
+        return f"<TorchTask: {kind} of {self.dimension:,} parameters, {workers} workers, {data}>"
 
     def __getstate__(self) -> dict[str, Any]:
         seen: dict[int, Any] = {}
-        rows = [part.compact(seen) for part in self._rows]
-        test = None if self._test is None else self._test.compact(seen)
-        return {**self.__dict__, "_rows": rows, "_test": test, "_used": None}
+        rows = [part.compact(seen) for part in self._data.rows]
+        test = None if self._data.test is None else self._data.test.compact(seen)
+        # The device is a matter of each process: the server may evaluate on the CPU while workers have a GPU each.
+        return {**self.__dict__, "_data": replace(self._data, rows=rows, test=test), "_used": None, "device": "cpu"}
 
-    def _ready(self) -> tuple[FlatModel, Any]:
-        """Return (the model on its device, the loss there) of this process; a forked process makes its own."""
+    def __copy__(self) -> TorchTask:
+        """Return a task that sets up its own model, on the same device: two threads may use the two tasks."""
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, _used=None)
+        return copy
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """What is sent to workers, by the names of the arguments of `asyncsgd.tasks.torch`, to explain errors."""
+        data = [getattr(part, "dataset", part) for part in self._data.rows]
+        found = {"model": self._module, self._objective.name: self._objective.function}
+        if self._data.stream is not None:
+            found["data"] = self._data.stream.function
+        elif data:
+            found["data"] = data[0] if len(data) == 1 else data
+            found["collate"] = getattr(self._data.rows[0], "collate", None)
+        found["test"] = getattr(self._data.test, "dataset", self._data.test)
+        return {**found, "metrics": self._objective.metrics, "derived": self._objective.derived}
+
+    # ---------------------------------------------------------------------------------------------- this process
+
+    def use_device(self, device: str) -> None:
+        """Compute on this device in this process; engines call it in each worker before its first job.
+
+        Args:
+            device: "cpu", "cuda", "cuda:1" or "mps". An error names a device that this process does not have.
+        """
+        from asyncsgd.tasks._torch.devices import resolve
+
+        found = resolve(device)
+        if found.type == "mps" and self._dtype != np.float32:
+            raise BadParameter("device", device, "has no float64", "convert the model with model.float()")
+        if str(found) != self.device:
+            self.device, self._used = str(found), None
+
+    def _ready(self) -> InUse:
+        """Return what this process has set up; a forked process sets up its own."""
         process = os.getpid()
-        if self._used is None or self._used[0] != process:
-            import torch
-
+        if self._used is None or self._used.process != process:
+            from asyncsgd.tasks._torch.devices import resolve
             from asyncsgd.tasks._torch.model import FlatModel
 
-            device = torch.device(self.device)
-            loss = deepcopy(self._loss).to(device) if isinstance(self._loss, torch.nn.Module) else self._loss
-            self._used = (process, FlatModel(self._module, device), loss)
-        return self._used[1], self._used[2]
+            device = resolve(self.device)
+            model = FlatModel(self._module, device, compile=self._compute.compile)
+            self._used = InUse(process, model, self._objective.on(device), Loader(self._compute.loaders), {})
+        return self._used
+
+    def _seeded(self, seed: int, plain: bool) -> AbstractContextManager[None]:
+        from asyncsgd.tasks._torch.model import seeded
+
+        return seeded(seed, self._ready().model.device, everything=not plain)
+
+    # ---------------------------------------------------------------------------------------------- a job
 
     def initial(self) -> Vector:
         """Return the parameters of the given model."""
@@ -94,65 +166,140 @@ class TorchTask:
         start: Vector = np.concatenate([p.detach().numpy().reshape(-1) for p in trained(self._module)])
         return start
 
-    def update(self, x: Vector, worker: int, seed: int) -> Vector:
-        """Return the gradient of the mean loss of a mini-batch of this worker's data."""
+    def layout(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+        """Return (name, offset, shape) of each trained parameter in the flat vector; a tied one under its first name.
+
+        >>> from torch import nn
+        >>> from asyncsgd import tasks
+        >>> data = (np.zeros((2, 3)), np.array([0, 1]))
+        >>> tasks.torch(nn.Linear(3, 2), nn.CrossEntropyLoss(), data).layout()
+        (('weight', 0, (2, 3)), ('bias', 6, (2,)))
+        """
+        named = [(name, p) for name, p in self._module.named_parameters() if p.requires_grad]
+        offsets = running_sums((p.numel() for _, p in named), initial=0)
+        return tuple((name, offset, tuple(p.shape)) for (name, p), offset in zip(named, offsets, strict=False))
+
+    def update(self, x: Vector, worker: int, seed: int, batch: int | None = None) -> Vector:
+        """Return the gradient of the mean loss of a mini-batch of this worker's data.
+
+        Args:
+            x: The parameters, as one vector.
+            worker: The number of the worker.
+            seed: The seed of the job.
+            batch: The number of mini-batches before this one; needed if `uses_batch`.
+        """
         out = np.empty(self.dimension, self._dtype)
-        self.update_into(x, worker, seed, out)
+        self.update_into(x, worker, seed, out, batch)
         return out
 
-    def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
+    def update_into(self, x: Vector, worker: int, seed: int, out: Vector, batch: int | None = None) -> None:
         """Write into ``out`` what `update` returns.
 
         If x starts at a multiple of 64 bytes it may be used in place, so it must not change during the call.
         """
-        import torch
+        from asyncsgd.tasks._torch.compute import write_gradient
 
         check_job(worker, seed, self.workers)
         seed = int(seed)  # NumPy's integers would overflow
-        model, _ = self._ready()
-        parts = model.views(out)
-        if not out.flags.writeable:
-            raise BadParameter("out", "a read-only vector", "cannot be written into", "pass one that is writeable")
-        rows = self._rows[worker if self.heterogeneous else 0]
-        model.load(x)
-        torch._foreach_copy_(parts, self._gradient(rows, seed))
+        used = self._ready()
+        destination = used.model.destination(out)
+        batches = self._micro_batches(used, int(worker), seed, batch)
+        plain = self._data.stream is None and self._part(worker).plain
+        used.model.load(x)
+        with self._seeded(seed, plain):
+            write_gradient(used.model, used.objective, batches, self._compute.precision, destination)
+        used.model.deliver(out)
 
-    def _gradient(self, rows: Rows, seed: int) -> Sequence[Any]:
-        model, loss = self._ready()
-        chosen = draw_rows(seed, self._batch_size, len(rows))
-        with self._seeded(seed, rows.plain):
-            inputs, targets = self._fetch(rows, chosen)
-            model.start_job()
-            return model.gradient(loss, inputs, targets)
+    def examples(self, worker: int, seed: int, batch: int | None = None) -> int | None:
+        """Return the number of rows of a mini-batch; None for a stream, where only the batch itself shows it."""
+        if self._data.stream is not None:
+            return None
+        size = self._sampling.size(worker)
+        if not self._sampling.epochs:
+            return size
+        rows = len(self._part(worker))
+        return min(size, rows - checked_batch(batch) % -(-rows // size) * size)
+
+    def batch_rows(self, worker: int, batch: int) -> int | None:
+        """Return the number of rows of a mini-batch, which does not depend on the seed."""
+        return self.examples(worker, 0, batch)
+
+    def _part(self, worker: int) -> Rows:
+        return self._data.rows[worker if self.heterogeneous else 0]
+
+    def _micro_batches(self, used: InUse, worker: int, seed: int, batch: int | None) -> Iterator[tuple[float, Any]]:
+        """Return (its share of the rows, the micro-batch) of each micro-batch of a job."""
+        number = self._compute.accumulate
+        if self._data.stream is not None:
+            return self._streamed(self._data.stream, worker, checked_batch(batch), seed)
+        part = self._part(worker)
+        chosen = self._sampling.rows(len(part), worker, self.heterogeneous, seed, batch)
+        cuts = [slice(0, len(chosen))] if number == 1 else self._cuts(len(chosen), worker)
+        shares = [(cut.stop - cut.start) / len(chosen) for cut in cuts]
+        then = self._guess(used, part, worker, batch)
+        return zip(shares, used.loader.batches(part, [chosen[cut] for cut in cuts], then), strict=True)
+
+    def _cuts(self, rows: int, worker: int) -> list[slice]:
+        """Return the micro-batches of this many rows: at most as large as those of a full batch."""
+        size = self._sampling.size(worker) // self._compute.accumulate
+        return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
+
+    def _guess(self, used: InUse, part: Rows, worker: int, batch: int | None) -> Integers | None:
+        """Return the rows of the first micro-batch of the job that this worker probably gets next, to read them ahead.
+
+        The next job is taken to be as far from this one as this one was from the last: exact for a worker with its
+        own data, and likely for workers that are equally fast. Rows drawn with replacement cannot be known.
+        """
+        if not self._compute.loaders or not self._sampling.epochs or part.plain:
+            return None
+        now = checked_batch(batch)
+        before = used.last.get(worker)
+        used.last[worker] = now
+        if before is None or before >= now:
+            return None
+        rows = self._sampling.rows(len(part), worker, self.heterogeneous, 0, 2 * now - before)
+        return rows[self._cuts(len(rows), worker)[0]]
+
+    def _streamed(self, stream: Stream, worker: int, batch: int, seed: int) -> Iterator[tuple[float, Any]]:
+        whole = stream.function(worker, batch, seed)
+        rows = rows_in(whole) if self._compute.accumulate > 1 else None
+        if not rows:
+            yield 1.0, whole
+            return
+        for cut in pieces(rows, self._compute.accumulate):
+            yield (cut.stop - cut.start) / rows, part_of(whole, cut, rows)
+
+    # ---------------------------------------------------------------------------------------------- the model
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return the mean loss and metrics on the held-out data, or else the mean over workers on their own data."""
         import torch
 
-        model, _ = self._ready()
-        parts = self._rows if self._test is None else [self._test]
+        used = self._ready()
+        parts = self._data.rows if self._data.test is None else [self._data.test]
         with torch.no_grad(), self._seeded(0, self._plain):
-            model.load(x)
-            model.start_evaluation(self._calibration_inputs)
-            values = [self._measure(part) for part in parts]
-        return {name: sum(value[name] for value in values) / len(values) for name in values[0]}
+            used.model.load(x)
+            used.model.start_evaluation(self._calibration_batches, used.objective.run)
+            values = [self._measure(used, part) for part in parts]
+        means = {name: sum(value[name] for value in values) / len(values) for name in values[0]}
+        return self._objective.complete(means)
 
-    def _measure(self, rows: Rows) -> dict[str, float]:
-        from asyncsgd.tasks._torch.model import check_scalar
+    def _measure(self, used: InUse, rows: Rows) -> dict[str, float]:
+        from asyncsgd.tasks._torch.devices import moved
 
-        model, loss = self._ready()
         totals: dict[str, float] = {}
-        for begin in range(0, len(rows), EVALUATED_AT_ONCE):
-            chosen = np.arange(begin, min(begin + EVALUATED_AT_ONCE, len(rows)))
-            inputs, targets = self._fetch(rows, chosen)
-            outputs = model.module(inputs)
-            value = loss(outputs, targets)
-            check_scalar(value)
-            values = {"loss": float(value), **_accuracy(outputs, targets)}
-            values |= {name: float(metric(outputs, targets)) for name, metric in self._metrics.items()}
-            for name, value in values.items():
+        size = self._at_once()
+        wanted = [np.arange(begin, min(begin + size, len(rows))) for begin in range(0, len(rows), size)]
+        for chosen, batch in zip(wanted, used.loader.batches(rows, wanted), strict=True):
+            for name, value in used.objective.measure(used.model.module, moved(batch, used.model.device)).items():
                 totals[name] = totals.get(name, 0.0) + value * len(chosen)
         return {name: total / len(rows) for name, total in totals.items()}
+
+    def _at_once(self) -> int:
+        """Return the rows to evaluate at once. Who accumulates has told how many fit into memory."""
+        if self._compute.accumulate == 1:
+            return EVALUATED_AT_ONCE
+        return min(EVALUATED_AT_ONCE, max(self._sampling.sizes) // self._compute.accumulate)
 
     def module(self, x: Vector) -> Any:
         """Return a new copy of the model with parameters x and calibrated buffers, in eval mode on the CPU."""
@@ -160,54 +307,59 @@ class TorchTask:
 
         from asyncsgd.tasks._torch.model import trained
 
-        copy, (model, _) = deepcopy(self._module), self._ready()
+        copy, used = deepcopy(self._module), self._ready()
         with torch.no_grad(), self._seeded(0, self._plain):
-            model.load(x, copy=True)
-            model.start_evaluation(self._calibration_inputs)
-            torch._foreach_copy_(trained(copy), model.parameters)
-            for mine, computed in zip(copy.buffers(), model.module.buffers(), strict=True):
+            used.model.load(x, copy=True)
+            used.model.start_evaluation(self._calibration_batches, used.objective.run)
+            torch._foreach_copy_(trained(copy), used.model.parameters)
+            for mine, computed in zip(copy.buffers(), used.model.module.buffers(), strict=True):
                 mine.copy_(computed)
         return copy.eval()
 
-    def _calibration_inputs(self) -> Iterator[Any]:
-        """Yield batches of inputs spread evenly over the data of all workers, the same ones each time."""
-        each = -(-self._calibration // len(self._rows))
+    def _calibration_batches(self) -> Iterator[Any]:
+        """Yield batches spread evenly over the data of all workers, or the first ones of a stream; always the same."""
+        from asyncsgd.tasks._torch.devices import moved
+
+        device = self._ready().model.device
+        wanted, stream = self._data.calibration, self._data.stream
+        if stream is not None:
+            seen = batch = 0
+            while seen < wanted:
+                whole = stream.function(0, batch, derive(0, batch))
+                seen, batch = seen + (rows_in(whole) or wanted), batch + 1
+                yield moved(whole, device)
+            return
+        rows = self._data.rows
+        each = -(-wanted // len(rows))
         places = [
             (part, int(row))
-            for part, rows in enumerate(self._rows)
-            for row in np.linspace(0, len(rows) - 1, min(each, len(rows))).astype(np.int64)
+            for part, some in enumerate(rows)
+            for row in np.linspace(0, len(some) - 1, min(each, len(some))).astype(np.int64)
         ]
         order = np.random.Generator(np.random.Philox(key=derive(0))).permutation(len(places))
-        for batch in np.array_split(order, -(-len(places) // EVALUATED_AT_ONCE)):
-            inputs, _ = mixed_batch(self._rows, [places[place] for place in batch])
-            yield _moved(inputs, self._ready()[0].device)
+        for chosen in np.array_split(order, -(-len(places) // EVALUATED_AT_ONCE)):
+            yield moved(mixed_batch(rows, [places[place] for place in chosen]), device)
 
-    def _fetch(self, rows: Rows, chosen: Any) -> tuple[Any, Any]:
-        inputs, targets = rows.batch(chosen)
-        device = self._ready()[0].device
-        return (inputs, targets) if device.type == "cpu" else (_moved(inputs, device), _moved(targets, device))
+    def try_once(self) -> None:
+        """Run the model forwards on two rows, and raise if the loss or step is not a scalar with a gradient.
 
-    def _seeded(self, seed: int, plain: bool) -> AbstractContextManager[None]:
-        from asyncsgd.tasks._torch.model import seeded
+        Other exceptions are left to the workers: this machine may lack what a worker has, such as a GPU.
+        """
+        import torch
 
-        return seeded(seed, self._ready()[0].device, everything=not plain)
+        from asyncsgd.tasks._torch.model import job_modes, seeded
 
-
-def _accuracy(outputs: Any, targets: Any) -> dict[str, float]:
-    """Return the accuracy for classes: outputs of shape [rows, classes, ...], integer targets [rows, ...]."""
-    tensors = all(hasattr(value, "is_floating_point") for value in (outputs, targets))
-    if not tensors or outputs.ndim < 2 or outputs.shape[1] < 2 or targets.is_floating_point():
-        return {}
-    if outputs.shape[:1] + outputs.shape[2:] != targets.shape:
-        return {}
-    return {"accuracy": float((outputs.argmax(dim=1) == targets).double().mean())}
-
-
-def _moved(value: Any, device: Any) -> Any:
-    if hasattr(value, "to"):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_moved(item, device) for item in value]
-    return value
+        probe = deepcopy(self._module)
+        job_modes(probe)
+        try:
+            with seeded(0, torch.device("cpu"), everything=True), torch.enable_grad():
+                if self._data.stream is not None:
+                    batch = self._data.stream.function(0, 0, 0)
+                else:
+                    rows = self._data.rows[0].untouched()
+                    batch = rows.batch(np.arange(2) % len(rows))
+                self._objective.value(probe, batch)
+        except BadParameter:
+            raise
+        except Exception:
+            return

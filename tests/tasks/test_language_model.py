@@ -1,0 +1,96 @@
+"""The parts of examples/language_model.py: its model, its data and its task. The whole script is slow."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+import asyncsgd as asgd
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "language_model.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    torch.set_num_threads(1)  # as in tasks.torch_zoo
+    spec = importlib.util.spec_from_file_location("language_model", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["language_model"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["language_model"]
+
+
+def test_the_text_is_that_of_the_standard_library(example):
+    text = example.sources(1_000_000)
+    assert len(text) == 1_000_000
+    assert text == example.sources(1_000_000)
+    data = example.Text(text[:1000])
+    assert len(data) == 999 // 128
+    row, following = data[0], data[1]
+    assert bytes(row["tokens"].tolist()) == text[:128]
+    assert torch.equal(row["tokens"][1:], row["labels"][:-1])
+    assert row["labels"][-1] == following["tokens"][0]
+
+
+def test_no_token_sees_those_after_it(example):
+    torch.manual_seed(0)
+    model = example.TinyGPT(vocab=256, layers=2, width=32)
+    tokens = torch.randint(0, 256, (1, 128))
+    changed = tokens.clone()
+    changed[0, 100:] = 7
+    first, second = model(tokens).logits, model(changed).logits
+    assert torch.equal(first[0, :100], second[0, :100])
+    assert not torch.equal(first[0, 100:], second[0, 100:])
+    assert model(tokens).loss is None
+
+
+def test_the_task_learns_and_keeps_the_tie(example):
+    task = example.task(megabytes=0.05)
+    assert (task.batches_per_epoch, task.epoch_rows) == (12, 371)
+    x = task.initial()
+    start = task.evaluate(x)
+    assert start["loss"] == pytest.approx(np.log(256), abs=0.5)
+    for batch in range(4):
+        update = task.update(x, batch % 2, batch, batch)
+        x -= 0.2 * update / max(1.0, np.linalg.norm(update))
+    after = task.evaluate(x)
+    assert after["loss"] < start["loss"] - 0.3
+    assert after["perplexity"] == pytest.approx(np.exp(after["loss"]))
+    names = [name for name, _, _ in task.layout()]
+    assert "embed.weight" in names
+    assert "head.weight" not in names
+    model = task.module(x)
+    assert model.head.weight is model.embed.weight
+    assert example.complete(model, "def ", length=3).startswith("def ")
+
+
+def test_the_task_reaches_a_worker(example):
+    task = example.task(megabytes=0.05)
+    again = cloudpickle.loads(cloudpickle.dumps(task))
+    assert np.array_equal(again.update(task.initial(), 1, 5, 3), task.update(task.initial(), 1, 5, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(not hasattr(asgd, "schedules"), reason="needs schedules")
+def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def call(*arguments):
+        command = [sys.executable, str(SCRIPT), "--workers", "2", "--directory", str(tmp_path / "gpt"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
+
+    done = call("--iterations", "6")
+    assert done.returncode == 0, done.stderr
+    assert "perplexity " in done.stdout
+    done = call("--iterations", "8", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "gpt" / "model.safetensors").exists()
