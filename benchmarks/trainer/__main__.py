@@ -12,10 +12,14 @@ import os
 import platform
 from pathlib import Path
 
+import fashion
+import language
 import optimizers
 
 PARTS = {
     "optimizers": optimizers.part,
+    "fashion": fashion.part,
+    "language": language.part,
 }
 
 
@@ -24,6 +28,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds to measure each contestant in a round")
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", help="numbers of parameters")
+    parser.add_argument("--gradients", type=int, help="gradients to time in the part fashion")
+    parser.add_argument("--iterations", type=int, help="updates of the part language")
     parser.add_argument("--threads", type=int, help="threads of the server and of torch; default: all")
     parser.add_argument("--parts", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))

@@ -234,7 +234,7 @@ def source_of(durations: Durations | Trace, method: Method, iterations: int, see
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
     """Return the arrivals of a compiled schedule or of a trace."""
-    return source_of(durations, method, iterations, seed).arrivals()
+    return source_of(durations, method, iterations, seed).with_batches(method.work.steps, "all").arrivals()
 
 
 def _compiled(request: _Request, source: Schedule | Trace) -> Run:

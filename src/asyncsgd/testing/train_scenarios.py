@@ -70,7 +70,7 @@ def with_method(name: str, setting: Setting) -> None:
 
 def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> None:
     """The run applies all its updates in spite of faults, and uses no job with a fault."""
-    options = {"job_timeout": 2.0} if Fault.HANG in faults.values() else {}
+    options: dict[str, Any] = {"job_timeout": 2.0} if Fault.HANG in faults.values() else {}
     run = _train(setting, METHODS[name], faults, Bowl(40), **options)
     outcome = run.trace.jobs.outcome
     used = [job for job in faults if Outcome(outcome[job]).arrived]
