@@ -169,7 +169,7 @@ def _theorem(subject: RunView, gap: float, step: float) -> Bound | None:
         return None
     differ = bool(getattr(task, "heterogeneous", False) or np.any(np.asarray(task.heterogeneity) > 0))
     # The trace has every step, so the schedule itself, which may hold a function, is not needed.
-    parts = {**subject.parts, "step": {**subject.parts["step"], "stepsize": step}}
+    parts = {**subject.parts, "step": {**subject.parts.get("step", {}), "stepsize": step}}
     covered = covering(made(parts), heterogeneous=differ, changing=_changing(subject))
     if isinstance(covered, Reason) or not covered.exact:
         return None
