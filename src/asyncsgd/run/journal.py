@@ -30,7 +30,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     STOPPED_EARLY: ("reason",),
     DIAGNOSED: ("problems", "facts"),
 }
-"""The fields of every event. ``ended``: ``skipped_rows`` is there if the task has epochs. ``drained``: no job is
+"""The fields of every event. ``ended``: ``skipped_rows`` is null if the task has no epochs. ``drained``: no job is
 handed out from here on. ``step_changed``: steps are multiplied by ``factor`` from this iteration on. ``state_reset``:
 the worker lost the state that it keeps between jobs. ``stopped``: an error stopped the run. ``stopped_early``: a
 callback stopped it."""

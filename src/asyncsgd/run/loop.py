@@ -194,8 +194,8 @@ class Loop:
             for note in pool.finish():
                 self._take(pool, note)
         signal = {} if interrupts.received is None else {"signal": interrupts.received.name}
-        skipped = {} if record.epochs.rows is None else {"skipped_rows": record.epochs.rows}
-        record.journal(ENDED, seconds=self._seconds, workers=len(self._server.workers), **skipped, **signal)
+        facts = {"workers": len(self._server.workers), "skipped_rows": record.epochs.rows}
+        record.journal(ENDED, seconds=self._seconds, **facts, **signal)
         record.save()
 
     @contextmanager

@@ -233,6 +233,7 @@ class RunView:
             "sentence": self.state,
             "iterations": made,
             "wanted": self.ending.wanted or None,
+            "epoch": float(self.metrics["epoch"][-1]) if len(self.metrics.get("epoch", ())) else None,
             "epochs": self.config.get("epochs"),
             "skipped_rows": self.skipped_rows,
             "until": self.ending.until,

@@ -38,7 +38,7 @@ class Abilities:
     other_processes: bool = True
     """Whether jobs are computed in other processes than the server's."""
     batches: bool = True
-    """Whether a job gets the numbers of its mini-batches (``job.steps``, ``job.batch``), as tasks with epochs need."""
+    """Whether a job gets the numbers of its mini-batches, ``job.steps`` and ``job.batch``, which epochs need."""
 
 
 class Bowl:
