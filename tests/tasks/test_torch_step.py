@@ -334,7 +334,7 @@ def test_tied_weights_count_once_and_frozen_ones_do_not_travel():
     task = asgd.tasks.torch(Tied(), data=Records(), step=own_loss)
     assert task.dimension == 640 + 10 + 10
     assert task.layout() == (("first.weight", 0, (10, 64)), ("first.bias", 640, (10,)), ("last.bias", 650, (10,)))
-    assert any("Tied: 1 names" in note for note in task.notes)
+    assert any("Tied: 1 parameter has several names" in note for note in task.notes)
     asgd.tasks.check_task(task)
     x = task.initial() + 1
     module = task.module(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -42,10 +43,11 @@ def notes(module: nn.Module, calibration: int) -> tuple[str, ...]:
     frozen = sum(not parameter.requires_grad for parameter in probe.parameters())
     if frozen:
         says.append(f"Not trained: {frozen} parameters with requires_grad=False.")
-    names = list(probe.named_parameters(remove_duplicate=False))
-    tied = len(names) - len({id(parameter) for _, parameter in names})
+    names = Counter(id(parameter) for _, parameter in probe.named_parameters(remove_duplicate=False))
+    tied = sum(number > 1 for number in names.values())
     if tied:
-        says.append(f"Tied: {tied} names of parameters share one that is trained once.")
+        who = "1 parameter has" if tied == 1 else f"{tied} parameters have"
+        says.append(f"Tied: {who} several names; the vector holds each parameter once.")
     return tuple(says)
 
 
