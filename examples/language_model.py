@@ -121,24 +121,21 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=None, help="passes over the text (default: 3)")
     length.add_argument("--iterations", type=int, default=None, help="updates to apply, in place of --epochs")
-    parser.add_argument("--directory", default="runs/gpt", help="folder for the run, its checkpoints and the model")
+    parser.add_argument("--warmup", type=int, default=200, help="updates in which the step size grows to its peak")
+    parser.add_argument("--directory", default="runs/gpt", help="folder for the run and its checkpoints")
     parser.add_argument("--resume", action="store_true", help="resume the run in --directory")
     options = parser.parse_args()
+    if options.epochs is None and options.iterations is None:
+        options.epochs = 3
 
-    language = task()
-    peak = asgd.schedules.cosine(peak=3e-4, warmup=200)
-    method = (
-        asgd.delay_adaptive(peak)
-        .clipped(1.0)
-        .using(
-            optimizer=asgd.optimizers.adamw(weight_decay=0.1, exclude=("bias", "norm", "embed")),
-        )
-    )
+    schedule = asgd.schedules.cosine(peak=3e-4, warmup=options.warmup)
+    optimizer = asgd.optimizers.adamw(weight_decay=0.1, exclude=("bias", "norm", "embed"))
+    method = asgd.delay_adaptive(schedule).clipped(1.0).using(optimizer=optimizer)
     run = asgd.train(
-        language,
+        task(),
         method,
         asgd.engines.processes(workers=options.workers),
-        epochs=None if options.iterations else options.epochs or 3,
+        epochs=options.epochs,
         iterations=options.iterations,
         every=50,
         directory=options.directory,
@@ -147,7 +144,7 @@ def main() -> None:
     )
     print(f"perplexity {run.metrics['perplexity'][-1]:.2f}")
     print(complete(run.module(), "def main("))
-    run.write_model(Path(options.directory) / "model.safetensors")
+    run.write_model("model.safetensors")
 
 
 @torch.no_grad()

@@ -85,12 +85,14 @@ def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def call(*arguments):
-        command = [sys.executable, str(SCRIPT), "--workers", "2", "--directory", str(tmp_path / "gpt"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=900, env=environment)
+        command = [sys.executable, str(SCRIPT), "--workers", "2", "--warmup", "2", "--directory", "gpt", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=900, env=environment, cwd=tmp_path
+        )
 
     done = call("--iterations", "6")
     assert done.returncode == 0, done.stderr
     assert "perplexity " in done.stdout
     done = call("--iterations", "8", "--resume")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "gpt" / "model.safetensors").exists()
+    assert (tmp_path / "model.safetensors").exists()
