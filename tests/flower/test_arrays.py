@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from asyncsgd import methods, optimizers
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.flower.arrays import Layout, Part, view
-from asyncsgd.flower.task import middle
+from asyncsgd.flower.task import AbsentUpdates, FlowerTask, middle
 
 DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
 
@@ -198,3 +199,14 @@ def test_a_header_that_another_thread_spoils_is_read_again(monkeypatch: pytest.M
     spoilt[0] = 100
     with pytest.raises(BadReply, match="'w' cannot be parsed"):
         view("w", array, (3,), np.dtype("float64"))
+
+
+def test_the_arrays_have_names_for_optimizers() -> None:
+    arrays = record(weight=np.ones((2, 3), np.float32), steps=np.array([4]), bias=np.zeros(2, np.float32))
+    layout = Layout.of(arrays)
+    x, carried = layout.split(arrays)
+    task = FlowerTask(layout, x, carried, None, None, AbsentUpdates(), heterogeneous=False, notes=())
+    assert task.layout() == (("weight", 0, (2, 3)), ("bias", 6, (2,)))
+    adamw = optimizers.adamw(weight_decay=0.1, exclude="bias")
+    bound = methods.fedbuff(0.1, concurrency=2).using(optimizer=adamw).bind_layout(task.layout())
+    assert bound.optimizer.ranges == ((6, 8),)  # type: ignore[attr-defined]

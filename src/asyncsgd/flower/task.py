@@ -153,6 +153,10 @@ class FlowerTask:
         """Return the initial arrays as one vector."""
         return self._x.copy()
 
+    def layout(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+        """Return the name, the offset in the vector and the shape of every array that is trained."""
+        return tuple((part.name, part.place.start, part.shape) for part in self._layout.parts if part.place)
+
     def planned(self) -> None:
         """Record the ε spent up to the model that is evaluated next: more is spent while the evaluation runs."""
         if self._accountant is not None:
