@@ -68,27 +68,6 @@ def test_ten_million_parameters_with_adamw_and_clipping(make):
     check("adamw", 10_000_000, make())
 
 
-def test_the_state_can_be_read_without_a_copy():
-    server = asgd.Server(np.ones(1_000_000), METHODS["adamw"][0].using(optimizer=asgd.optimizers.adamw()))
-    server.handle(asgd.Joined(range(2)))
-    server.handle(asgd.Arrived(0, np.ones(1_000_000)))
-    tracemalloc.start()
-    try:
-        state = server.state(copy=False)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert most < 100_000
-    copied = server.state()
-    assert np.shares_memory(state["update"]["points"]["live"][state["update"]["points"]["current"]], server.x)
-    for slot, point in state["update"]["points"]["live"].items():
-        assert not point.flags.writeable
-        assert point.tobytes() == copied["update"]["points"]["live"][slot].tobytes()
-    memory = state["update"]["memory"]["optimizer"]["m"]
-    assert memory.tobytes() == copied["update"]["memory"]["optimizer"]["m"].tobytes()
-    assert not np.shares_memory(memory, copied["update"]["memory"]["optimizer"]["m"])
-
-
 def test_what_is_needed_by_part():
     size = 8 * 10**6
     adam = asgd.optimizers.adamw(amsgrad=True)

@@ -62,6 +62,11 @@ class Kernels:
         """``out = factor·g``. ``out`` may be g."""
         np.multiply(g, float(factor), out=out)
 
+    def average(self, mean: Vector, x: Vector, count: int) -> None:
+        """``mean += (x - mean)/count``: the mean of ``count`` vectors, the last of which is x."""
+        for part in blocks(len(x)):
+            mean[part] += (x[part] - mean[part]) / count
+
     def momentum(self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector) -> None:
         """``m = β·m + d``, then ``out = x - step·m``, or with ``nesterov`` ``out = x - step·(d + β·m)``."""
         step, beta = float(step), float(beta)

@@ -345,11 +345,8 @@ class Server:
 
     # ------------------------------------------------------------------------------------------ saving
 
-    def state(self, *, copy: bool = True) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers; `asyncsgd.run.checkpoints` prepares it for a file.
-
-        Without ``copy`` the long vectors in it are the server's own: read them before the next event, write to none.
-        """
+    def state(self) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers (copies); `asyncsgd.run.checkpoints` prepares it for a file."""
         self._check_whole()
         return {
             "method": list(self.method.parts),
@@ -364,7 +361,7 @@ class Server:
             ],
             "queues": [[worker, *jobs] for worker, jobs in self._queues.items()],
             "dispatch": {k: v.copy() if hasattr(v, "copy") else v for k, v in self._dispatch.items()},
-            "update": self._update.state(copy),
+            "update": self._update.state(),
         }
 
     @classmethod

@@ -19,7 +19,7 @@ from asyncsgd.core.kernels import Kernels, with_kernels
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.schedules import Schedule
-from asyncsgd.core.vectors import Vector, blocks
+from asyncsgd.core.vectors import Vector
 
 
 class Points:
@@ -100,13 +100,13 @@ class Points:
                 self._free.remove(slot)
             self._current = slot
 
-    def state(self, copy: bool = True) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return the versions in use as arrays and integers, without buffers that have no reader."""
         live = [slot for slot, readers in enumerate(self._readers) if readers or slot == self._current]
         return {
             "current": self._current,
             "slots": len(self._buffers),
-            "live": {slot: self._buffers[slot].copy() if copy else self._views[slot] for slot in live},
+            "live": {slot: self._buffers[slot].copy() for slot in live},
             "readers": list(self._readers),
             "free": list(self._free),
         }
@@ -152,6 +152,7 @@ class Update:
         self._transforms = [with_kernels(transform.apply, kernels) for transform in method.transforms]
         self._add = with_kernels(method.aggregation.add, kernels)
         self._step = with_kernels(method.optimizer.step, kernels)
+        self._average = kernels.average
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
             "aggregation": method.aggregation.init(x, seed),
@@ -238,17 +239,15 @@ class Update:
         self.points.commit(slot)
         self.version += 1
         if self.method.average:
-            average, x = self._memory["average"], self.points.current
-            for part in blocks(len(x)):
-                average[part] += (x[part] - average[part]) / self.version
+            self._average(self._memory["average"], self.points.current, self.version)
 
-    def state(self, copy: bool = True) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers; without ``copy`` the arrays are those that the server uses."""
+    def state(self) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers (copies)."""
         return {
             "version": self.version,
             "factor": self.factor,
-            "points": self.points.state(copy),
-            "memory": deepcopy(self._memory) if copy else self._memory,
+            "points": self.points.state(),
+            "memory": deepcopy(self._memory),
         }
 
     def check_memory(self, state: dict[str, Any]) -> None:

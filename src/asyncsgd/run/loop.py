@@ -102,7 +102,7 @@ class Loop:
         if self._files is not None:
             entry, package = stored.package(request.task, request.method)
             config = {**config, "job": entry}
-        kernels = ready(request.method, pool.dtype)
+        fast = ready(request.method, pool.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
             self._files.make_private()
@@ -110,13 +110,13 @@ class Loop:
             # First, while nothing has changed: a callback that cannot load its state must not replace it.
             for note in self._hooks.load(checkpoint.state.get("callbacks", "")):
                 record.note(note)
-            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, kernels)
+            self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(pool, self._files, noise)
             return
         counted = batches_of(request.task)
-        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, kernels, counted)
+        self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast, counted)
         self._server.handle(Drain(request.batches))
         recorder = Recorder(metadata={"method": request.method.name, "seed": str(request.seed)})
         record.open(self._server, recorder, 0.0)
