@@ -10,6 +10,7 @@ import pytest
 from run.common import sound, train
 
 import asyncsgd as asgd
+from asyncsgd.compiled.kernels import LONG
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import Layout
 from asyncsgd.run import memory
@@ -114,3 +115,10 @@ def test_names_that_match_nothing_start_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match=r"exclude = 'norm' matches no parameter; .* weight, bias"):
         train(tmp_path / "run", 30, method, task=Named())
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_compiled_threads_and_the_numpy_of_a_replay_agree(tmp_path: Path) -> None:
+    """The model is long enough for several threads; a replay uses the plain passes of the core."""
+    method = asgd.delay_adaptive(0.05).clipped(100.0).using(optimizer=asgd.optimizers.adamw(weight_decay=0.1))
+    assert LONG <= 600_000
+    sound(train(tmp_path, 12, method, task=Bowl(600_000, np.float32), checkpoints=asgd.Checkpoints(every=6)), 12)
