@@ -19,6 +19,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.flower import serve
 from asyncsgd.run import Callback
+from asyncsgd.run.verify import verify
 
 
 class Holder(Callback):
@@ -97,6 +98,20 @@ def test_callbacks_are_stopped_before_flower_ends_the_process(
     with pytest.raises(KeyboardInterrupt):
         serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), **options)
     assert flowers_handler == [1]
+
+
+def test_early_stopping_and_the_best_model(tmp_path: Path) -> None:
+    """Both follow the metrics of ``evaluate``, and continue after a resume."""
+    given = {"every": 4, "evaluate": lambda iteration, arrays: {"loss": float(max(1, 9 - iteration))}, **QUIET}
+    stop, keep = asgd.callbacks.EarlyStopping("loss", patience=3), asgd.callbacks.SaveBest("loss")
+    given |= {"directory": tmp_path, "callbacks": [stop, keep]}
+    run = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=16, **given)
+    assert (run.stopped_early, keep.best, keep.iteration, stop.waited) == (None, 1.0, 8, 2)
+    run = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=400, resume=True, **given)
+    assert run.stopped_early is not None
+    assert run.stopped_early.startswith("loss has not improved for 3 evaluations; its best value is 1 of iteration 8")
+    assert (keep.best, keep.iteration) == (1.0, 8)
+    assert verify(tmp_path) == []
 
 
 def test_notes_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
