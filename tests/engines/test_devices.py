@@ -12,6 +12,7 @@ import pytest
 from engines.tasks import Choosy, told
 
 import asyncsgd as asgd
+from asyncsgd.cli.run_commands import _engine_options
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Assign, Job, Joined
 from asyncsgd.core.vectors import Vector
@@ -219,6 +220,14 @@ def test_a_resume_takes_the_same_devices_or_others() -> None:
     assert named_engine(processes(3).describe(), {}) == processes(3)
     with pytest.raises(BadParameter, match=r"--devices = \['cpu'\] is an option of another engine; pass --engine proc"):
         named_engine(ray(2).describe(), {"devices": ["cpu"]})
+
+
+def test_the_option_of_the_command_line() -> None:
+    given = {"devices": "cuda:0,cuda:1", "workers": 2, "min_seconds": "0,0.5"}
+    engine = named_engine({"engine": "processes"}, _engine_options(given))
+    assert engine == processes(2, devices=["cuda:0", "cuda:1"], min_seconds=[0, 0.5])
+    with pytest.raises(BadParameter, match="devices = ' cuda:1' is not a device"):
+        named_engine({"engine": "processes"}, _engine_options({"devices": "cuda:0, cuda:1", "workers": 2}))
 
 
 # ---------------------------------------------------------------------------------------------- Ray
