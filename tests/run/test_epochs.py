@@ -258,7 +258,11 @@ def test_a_resume_in_mid_epoch_hands_out_every_row_once(tmp_path: Path, method: 
     assert run.x.tolist() == used(task, run.trace)
     assert RunView.read(tmp_path).ending.kind == "done"
     assert asgd.replay(tmp_path).model_compared
-    assert len(events(tmp_path, "drained")) >= 1
+    # The journal says when the last mini-batch was handed out, and for a run stopped after that, at its resume, too.
+    before = stopped.trace.jobs.steps.sum() == 21
+    assert len(events(tmp_path, "drained")) == 1 + before
+    last = events(tmp_path, "drained")[-1]["iteration"]
+    assert last == (at if before else run.trace.jobs.assigned_iteration[-1] + run.method.dispatch.early)
 
 
 def test_a_finished_run_is_left_alone_and_can_be_continued(tmp_path: Path) -> None:

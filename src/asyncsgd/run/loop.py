@@ -113,7 +113,7 @@ class Loop:
             self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
             record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
             with self._rescued():  # from here on, the files belong to the resumed run
-                self._resume(pool, self._files, noise)
+                self._resume(self._files, noise)
             return
         counted = batches_of(request.task)
         self._server = Server(request.task.initial(), request.method, request.seed, pool.allocate, fast, counted)
@@ -129,7 +129,7 @@ class Loop:
         self._reseed(noise)
         record.save()  # before any job, so that a directory without a checkpoint must have lost it (`check_resumable`)
 
-    def _resume(self, pool: WorkerPool, files: RunDirectory, noise: int | None) -> None:
+    def _resume(self, files: RunDirectory, noise: int | None) -> None:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         record.troubles.load(configuration.journal(files.path))
@@ -138,12 +138,13 @@ class Loop:
         self._reseed(noise)
         if record.epochs.per_epoch is not None:
             record.epochs.load(record.trace())
-        self._server.handle(Drain())  # no job for a worker that is gone, whose rows would be lost
+        record.event(self._server.handle(Drain()))  # no job for a worker that is gone: its rows would be lost
         for worker in self._server.workers:  # they ended with the process that had started them
             record.worker(worker, LEFT)
-            self._handle(pool, Left(worker))
+            record.event(self._server.handle(Left(worker)))
         batches = self._request.batches
-        self._server.handle(Drain(None if batches is None else max(0, batches - self._server.batches)))
+        left = None if batches is None else max(0, batches - self._server.batches)
+        record.event(self._server.handle(Drain(left)))
         self._note_drain()
         if record.evaluator.due(self._server.iteration):
             record.measure()  # this evaluation stopped the run before
