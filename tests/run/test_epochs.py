@@ -166,6 +166,19 @@ def test_the_rows_of_a_killed_worker_are_counted(tmp_path: Path) -> None:
     assert ended["skipped_rows"] == run.skipped_rows
 
 
+def test_the_last_worker_may_be_retired_by_the_last_job(tmp_path: Path) -> None:
+    """No worker is left, and none is needed."""
+
+    class Spoils(Rows):
+        def update(self, x: Any, worker: int, seed: int, batch: int) -> Any:
+            return super().update(x, worker, seed, batch) * (np.nan if batch == 6 else 1.0)
+
+    run = train(Spoils(20, 3), tmp_path, engine=Inline(1), epochs=1, limits=asgd.Limits(max_failures=1))
+    assert run.faults.retired == (0,)
+    assert run.skipped_rows == 2
+    assert RunView.read(tmp_path).ending.kind == "done"
+
+
 def test_dropped_rows_are_skipped() -> None:
     task = Rows(20, 3)
     run = train(task, method=asgd.delay_adaptive(1.0, rule="drop", threshold=1), epochs=2)

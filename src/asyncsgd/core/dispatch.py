@@ -52,7 +52,10 @@ class Dispatch(ABC):
         state["workers"].remove(worker)
 
     def ended(self, state: State, worker: int, arrived: bool) -> None:
-        """Record that one job of a worker ended while the worker is still present."""
+        """Record that one job of a worker ended while the worker is still present.
+
+        The server also calls it for a worker that `pick` chose when no mini-batch was left (`asyncsgd.Drain`).
+        """
         return
 
     def over(self, state: State, in_flight: int) -> bool:

@@ -334,8 +334,8 @@ class Loop:
                 record.diverge(self._server.iteration)
             elif record.evaluator.last != self._server.iteration:
                 record.measure()  # the model is finite, but its loss may not be
-            if record.diverged is not None:
-                return
+            if record.diverged is not None or self._over():
+                return  # the run ends anyway, for instance because this was the last job of the last epoch
             raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
 
     def _failed(self, pool: WorkerPool, report: Failed) -> None:
