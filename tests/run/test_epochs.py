@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engines.inline import Inline
+from rich.console import Console
 from run.common import Notes, events
 from run.rows import Rows, WritingRows
 
@@ -232,6 +234,22 @@ def test_the_progress_line_shows_the_epoch() -> None:
     notes = Notes()
     train(Rows(20, 3), epochs=2, callbacks=[notes])
     assert re.search(r"  epoch [01]\.\d\d/2  ", describe(notes.of("progressed")[-1]))
+
+
+def test_watch_shows_the_epoch(tmp_path: Path) -> None:
+    from asyncsgd.cli.inspect import line
+    from asyncsgd.cli.watch_view import view
+    from asyncsgd.run.live import Watcher
+
+    train(Rows(20, 3), tmp_path, epochs=2)
+    with Watcher(tmp_path) as watcher:
+        frame = watcher.look()
+    assert (frame.epoch, frame.epochs) == (2.0, 2)
+    assert frame.headline()["epoch"] == 2.0
+    assert "  14/14  epoch 2.00  " in line(frame)
+    out = StringIO()
+    Console(width=120, file=out).print(view(frame, 120))
+    assert "14 of 14   epoch 2.00 of 2   " in out.getvalue()
 
 
 def test_the_journal_says_when_the_last_job_was_handed_out(tmp_path: Path) -> None:

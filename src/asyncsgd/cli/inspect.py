@@ -387,6 +387,7 @@ def line(frame: Frame) -> str:
             clock(frame.seconds),
             str(frame.ending.kind),
             f"{frame.iterations:,}/{frame.ending.wanted:,}",
+            *([f"epoch {frame.epoch:.2f}"] if frame.epoch is not None else []),
             *([f"{number(frame.updates_per_second)}/s"] if frame.updates_per_second else []),
             *(f"{name} {number(frame.metrics[name][-1])}" for name in names),
             f"τ avg {number(frame.average_delay)} max {frame.maximum_delay}",

@@ -147,6 +147,8 @@ def _remark(frame: Frame, width: int) -> list[RenderableType]:
 
 def _progress(frame: Frame, width: int) -> Table:
     shown = [f"{frame.iterations:,} of {frame.ending.wanted:,}"]
+    if frame.epoch is not None:
+        shown.append(f"epoch {frame.epoch:.2f}" + ("" if frame.epochs is None else f" of {frame.epochs}"))
     if frame.updates_per_second:
         shown.append(f"{number(frame.updates_per_second)} updates/s")
     shown.append(clock(frame.seconds))

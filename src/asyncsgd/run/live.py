@@ -97,6 +97,10 @@ class Frame:
     metrics: Mapping[str, tuple[float, ...]]
     """Columns, "iteration", "time" and "epoch" among them; one row per evaluation."""
     notes: tuple[Note, ...]
+    epoch: float | None = None
+    """Epochs that were done at the last evaluation; None if the task has no epochs."""
+    epochs: int | None = None
+    """The number of epochs requested; None if iterations were."""
 
     @property
     def running(self) -> bool:
@@ -234,6 +238,8 @@ class Watcher:
             faults=fault_counts(faults_of(self._events)),
             metrics=self._columns(),
             notes=self._notes(),
+            epoch=next((_number(row, "epoch") for row in reversed(self._rows) if "epoch" in row), None),
+            epochs=config.get("epochs"),
         )
 
     def _seconds(self) -> float:
