@@ -28,6 +28,22 @@ METHODS = {
 }
 
 
+class Seen(asgd.Callback):
+    """Remembers the iterations of all evaluations, over all resumes."""
+
+    def __init__(self) -> None:
+        self.iterations: list[int] = []
+
+    def on_evaluation(self, view: Any, metrics: Any, control: Any) -> None:
+        self.iterations.append(view.iteration)
+
+    def state(self) -> dict[str, Any]:
+        return {"iterations": self.iterations}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.iterations = state["iterations"]
+
+
 def train(directory: Path, method: str, iterations: int) -> None:
     asgd.train(
         WritingBowl(50, np.float32),
@@ -38,6 +54,7 @@ def train(directory: Path, method: str, iterations: int) -> None:
         resume=True,
         every=5,
         checkpoints=asgd.Checkpoints(every=10, keep=2),
+        callbacks=[Seen(), asgd.callbacks.EarlyStopping("loss", patience=10**6), asgd.callbacks.SaveBest("loss")],
         progress=False,
     )
 

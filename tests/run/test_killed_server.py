@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from run.common import events
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Outcome
+from asyncsgd.run import checkpoints
 from asyncsgd.run.read import read_lines, read_trace
+from asyncsgd.run.verify import verify
+from asyncsgd.tasks.model_file import read_facts
 
 pytestmark = pytest.mark.processes
 
@@ -42,6 +46,15 @@ def test_killed_at_random_instants(tmp_path: Path, method: str) -> None:
     assert len(events(directory, "resumed")) >= 2
     rows = read_lines(directory, "metrics.jsonl")
     assert [row["iteration"] for row in rows] == list(range(0, iterations + 1, 5))
+    # Callbacks know of exactly the evaluations that the run kept; the best model may come from one that it dropped.
+    newest = checkpoints.read(checkpoints.listed(directory / "checkpoints")[0])
+    states = json.loads(newest.state["callbacks"])
+    losses = {row["loss"]: row["iteration"] for row in reversed(rows)}
+    assert states["Seen"]["iterations"] == [row["iteration"] for row in rows]
+    best = min(losses)
+    assert (states["EarlyStopping"]["best"], states["EarlyStopping"]["iteration"]) == (best, losses[best])
+    assert float(read_facts(directory / "best.safetensors")["value"]) <= best
+    assert verify(directory) == []
     again = asgd.replay(directory)
     assert again.compared == iterations
     assert again.model_compared

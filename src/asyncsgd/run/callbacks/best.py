@@ -126,7 +126,8 @@ class EarlyStopping(Best):
             precision, recall, bleu and the like mean "max". Any other name needs a mode.
 
     A resumed run continues to count where its checkpoint stood. To continue a run that was stopped, resume it with
-    more patience. See also docs/howto/callback.md.
+    more patience. ``best`` and ``iteration`` are the best value so far and its iteration, ``waited`` the number of
+    evaluations since. See also docs/howto/callback.md.
 
     >>> import asyncsgd as asgd
     >>> task, engine = asgd.tasks.quadratic(workers=2, noise=1.0), asgd.engines.processes(2)
@@ -190,8 +191,9 @@ class SaveBest(Best):
     vector, ``x``. Load it with ``safetensors.torch.load_model(model, path)``, or let ``asyncsgd export DIR model.pt
     --best`` write a state_dict. Metadata of the file: ``metric``, ``value``, ``iteration``.
 
-    A resumed run replaces the file only by a better model. If the run was killed, the file may hold a model that came
-    after the last checkpoint; it is kept until there is a better one.
+    ``best`` and ``iteration`` are the best value so far and its iteration, ``file`` is the path. A resumed run replaces
+    the file only by a better model. If the run was killed, the file may hold a model that came after the last
+    checkpoint; it is kept until there is a better one.
 
     >>> import tempfile
     >>> import asyncsgd as asgd
