@@ -27,6 +27,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _quick_evaluations_are_waited_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run wait for an evaluation however busy the machine is, so that every test finds all of its metrics.
+
+    Tests of evaluations that take long set it back to 0. Those of Flower hold evaluations up at gates.
+    """
+    if "tests/flower" not in str(request.node.path):
+        monkeypatch.setattr("asyncsgd.run.evaluator.QUICK", 60.0)
+
+
+@pytest.fixture(autouse=True)
 def _markers_are_true(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that starts worker processes or Ray without the marker that says so."""
     from asyncsgd.engines._processes import Processes

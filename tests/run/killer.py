@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 
 import asyncsgd as asgd
-from asyncsgd.run import checkpoints
+from asyncsgd.run import checkpoints, evaluator
 from asyncsgd.testing.bench import WritingBowl
 
 CALLS = Path("calls")
+evaluator.QUICK = 60.0  # every evaluation is waited for, so that the metrics show what was lost
 
 METHODS = {
     "async_sgd": asgd.async_sgd(0.05),
@@ -72,9 +74,11 @@ def attempt(instant: int, *arguments: Any) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
+            threading.setprofile(count)  # in threads that are started from here on: evaluations and checkpoints
             sys.setprofile(count)
             train(*arguments)
             sys.setprofile(None)
+            threading.setprofile(None)
             CALLS.write_text(str(calls), "utf-8")
         except BaseException:
             sys.setprofile(None)

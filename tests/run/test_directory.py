@@ -247,11 +247,11 @@ def test_half_written_files_are_swept(tmp_path: Path) -> None:
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full when the checkpoint of iteration 60 is to take its place."""
+    """The disk is full when the checkpoint of iteration 60 is to take its place, and stays full."""
     replace = os.replace
 
     def full(source: Path, target: Path) -> None:
-        if Path(target).name == "000000000060.safetensors":
+        if Path(target).parent.name == "checkpoints" and Path(target).stem >= "000000000060":
             raise OSError(28, "No space left on device")
         replace(source, target)
 

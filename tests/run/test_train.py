@@ -236,8 +236,9 @@ class Blind(Bowl):
 
 def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the test data are gone"):
-        train(tmp_path, task=Blind(3))
+        train(tmp_path, task=Blind(3), limits=asgd.Limits(evaluation_errors="raise"))
     assert saved(tmp_path) == [30, 20, 0]
+    assert [row["iteration"] for row in events(tmp_path, "evaluation_failed")] == [30]
     assert events(tmp_path, "stopped")[0]["reason"] == "the test data are gone"
     sound(train(tmp_path, resume=True), 60)
 
@@ -461,5 +462,5 @@ def test_whoever_keeps_dying_ends_the_run_and_it_is_saved(tmp_path: Path) -> Non
 
 def test_an_error_while_evaluating_is_the_users(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        train(tmp_path, task=Fickle(at=3))
+        train(tmp_path, task=Fickle(at=3), limits=asgd.Limits(evaluation_errors="raise"))
     sound(train(tmp_path, resume=True), 60)

@@ -345,8 +345,8 @@ class Server:
 
     # ------------------------------------------------------------------------------------------ saving
 
-    def state(self) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers (copies); `asyncsgd.run.checkpoints` prepares it for a file."""
+    def state(self, *, in_flight: bool = True) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers (copies); ``in_flight`` False leaves out points of jobs."""
         self._check_whole()
         return {
             "method": list(self.method.parts),
@@ -361,7 +361,7 @@ class Server:
             ],
             "queues": [[worker, *jobs] for worker, jobs in self._queues.items()],
             "dispatch": {k: v.copy() if hasattr(v, "copy") else v for k, v in self._dispatch.items()},
-            "update": self._update.state(),
+            "update": self._update.state(in_flight=in_flight),
         }
 
     @classmethod

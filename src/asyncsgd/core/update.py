@@ -100,13 +100,17 @@ class Points:
                 self._free.remove(slot)
             self._current = slot
 
-    def state(self) -> dict[str, Any]:
-        """Return the versions in use as arrays and integers, without buffers that have no reader."""
-        live = [slot for slot, readers in enumerate(self._readers) if readers or slot == self._current]
+    def state(self, *, in_flight: bool = True) -> dict[str, Any]:
+        """Return the versions in use as arrays and integers, without buffers that have no reader.
+
+        Without ``in_flight``, the newest version alone, for a restore after which no job reads the others.
+        """
+        readers = self._readers if in_flight else ()
+        live = {*(slot for slot, count in enumerate(readers) if count), self._current}
         return {
             "current": self._current,
             "slots": len(self._buffers),
-            "live": {slot: self._buffers[slot].copy() for slot in live},
+            "live": {slot: self._buffers[slot].copy() for slot in sorted(live)},
             "readers": list(self._readers),
             "free": list(self._free),
         }
@@ -241,12 +245,12 @@ class Update:
         if self.method.average:
             self._average(self._memory["average"], self.points.current, self.version)
 
-    def state(self) -> dict[str, Any]:
-        """Return the whole state as arrays and numbers (copies)."""
+    def state(self, *, in_flight: bool = True) -> dict[str, Any]:
+        """Return the whole state as arrays and numbers (copies); see `Points.state` for ``in_flight``."""
         return {
             "version": self.version,
             "factor": self.factor,
-            "points": self.points.state(),
+            "points": self.points.state(in_flight=in_flight),
             "memory": deepcopy(self._memory),
         }
 

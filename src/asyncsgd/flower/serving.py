@@ -268,7 +268,7 @@ def serve(
             initial_arrays,
             method,
             iterations,
-            Evaluation.of(iterations, every, until, background=True),
+            Evaluation.of(iterations, every, until, hurries=True),
             clients,
             privacy,
             sendable("train_config", train_config or {}),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from asyncsgd._files import make_folder
 from asyncsgd.core.errors import BadCheckpoint, Damage
-from asyncsgd.trace.arrays import read_arrays, write_arrays
+from asyncsgd.trace.arrays import Whole, read_arrays, write_arrays
 from asyncsgd.trace.sealed import Mark
 
 # --------------------------------------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ class Checkpoint:
         return int(self.state["iteration"])
 
 
-def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, bytes]:
-    """Write a checkpoint; return its path and its bytes."""
+def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, Whole]:
+    """Write a checkpoint straight from its arrays; return its path, and its size and checksum."""
     arrays, text = pack(checkpoint.state)
     facts = {
         "format": FORMAT,
@@ -90,9 +90,14 @@ def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, bytes]:
         "marks": json.dumps({name: [mark.size, mark.chain] for name, mark in checkpoint.marks.items()}),
         "seconds": repr(checkpoint.seconds),
     }
-    path = folder / f"{checkpoint.iteration:012d}{SUFFIX}"
+    path = path_of(folder, checkpoint.iteration)
     make_folder(folder)
     return path, write_arrays(path, arrays, facts)
+
+
+def path_of(folder: Path, iteration: int) -> Path:
+    """Return the file for the checkpoint of this iteration."""
+    return folder / f"{iteration:012d}{SUFFIX}"
 
 
 def listed(folder: Path) -> list[Path]:

@@ -13,7 +13,6 @@ a resume cuts it off.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
 from collections.abc import Collection, Mapping
@@ -28,6 +27,7 @@ from asyncsgd._files import write_bytes
 from asyncsgd.core.errors import BadRunDirectory, Damage
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.read import STARTING
+from asyncsgd.trace.arrays import Whole as Whole
 from asyncsgd.trace.log import REPAIR
 from asyncsgd.trace.sealed import Mark, line, lines
 
@@ -68,19 +68,6 @@ BEST = "best.safetensors"
 VOLATILE = ("carried.safetensors", "updates/initial.npy", BEST)
 """Files that `asyncsgd.flower` or a callback rewrites at any time: only their existence is listed. They carry a
 checksum."""
-
-
-@dataclass(frozen=True)
-class Whole:
-    """Size and checksum of a file that is written whole."""
-
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, data: bytes) -> Whole:
-        """Return the entry of a file with these bytes."""
-        return cls(len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass

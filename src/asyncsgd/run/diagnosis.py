@@ -122,10 +122,15 @@ def judge(
     *,
     diverged: bool,
     hurry: bool,
+    hung: bool = False,
     known: float | None,
 ) -> Diagnosis:
-    """Diagnose a run in its own process; ``hurry``: a signal stopped the run, so compute no gradients."""
-    apart = _apart(trace, faults.deaths, hurry)
+    """Diagnose a run in its own process.
+
+    ``hurry``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its thread
+    may still use the task.
+    """
+    apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry)
     return diagnose(
         trace, metrics, request.method, request.task, x, faults, diverged=diverged, apart=apart, known=known
     )
@@ -331,6 +336,9 @@ def _about_faults(faults: Faults, facts: list[str]) -> None:
         retired = f", without worker {', '.join(map(str, faults.retired))} at the end" if faults.retired else ""
         replaced = "1 worker" if faults.deaths == 1 else f"{faults.deaths} workers"
         facts.append(f"faults: {replaced} replaced, {faults.exceptions} exceptions in your code{retired}")
+    if faults.evaluations:
+        failed = "1 evaluation" if faults.evaluations == 1 else f"{faults.evaluations} evaluations"
+        facts.append(f"{failed} failed: see evaluation_failed in the journal")
 
 
 def _times(ratio: float) -> str:

@@ -25,19 +25,22 @@ Only the owner may read these files: folders have mode 0700 and files 0600, inde
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncsgd import _files
-from asyncsgd._files import create, make_folder, write_bytes, writing
+from asyncsgd._files import create, write_bytes, writing
 from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
+from asyncsgd.run.background import BackgroundCall
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.checksums import BEST, JOB, NAME, VOLATILE, Checksums, Whole, check_listed
+from asyncsgd.run.lock import DirectoryLock, in_use
 from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
 from asyncsgd.run.read import (
     STARTING,
@@ -66,11 +69,22 @@ __all__ = ["BadRunDirectory", "CannotWrite", "NoRun", "RunDirectory", "in_use"]
 __all__ += ["read_config", "read_lines", "read_metrics", "read_trace"]
 
 
+class Saved(NamedTuple):
+    """A checkpoint that was written, and when, by `time.monotonic`."""
+
+    path: Path
+    at: float
+
+
 class RunDirectory:
     """The files of one run, locked while the run is written.
 
-    Only the loop's thread uses it. Files are appended to in `flush`, and checksums.json is replaced only after the
-    files that it lists were written, so a kill at any moment leaves a directory that can be resumed.
+    Files are appended to in `flush`, and checksums.json is replaced only after the files that it lists were written,
+    so a kill at any moment leaves a directory that can be resumed.
+
+    The loop's thread calls every method. While a checkpoint is written, a second thread runs `_write_checkpoint`. That
+    thread alone uses ``_listed`` and replaces checksums.json then; methods that need them wait for it first. The loop's
+    thread only appends meanwhile, behind the lengths that the checkpoint remembers.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -85,33 +99,15 @@ class RunDirectory:
         self._listed = Checksums()
         self._log: TraceLog | None = None
         self._damaged: list[Path] = []  # checkpoints that are newer than the one that can be read
+        self._writer: BackgroundCall[Saved] = BackgroundCall()
         if not _files.AVAILABLE:
             fix = "leave it out, or train on Linux or macOS"
             raise BadParameter("directory", str(path), "cannot be locked on this system", fix)
         try:
-            self._made = make_folder(self.path)
-            self._lock = self._take()
+            self._lock = DirectoryLock(self.path)
         except OSError as error:
             problem = f"cannot be made or written to ({error.strerror})"
             raise BadParameter("directory", str(path), problem, "choose another") from error
-
-    def _take(self) -> int:
-        """Return the descriptor of the locked file.
-
-        The last owner may delete the file between our opening and locking it (`_remove_unused`). Such a lock protects
-        nothing, because the next process creates a new file: try again.
-        """
-        while True:
-            lock = create(self.path / ".lock", flags=0)
-            while not _files.take(lock):
-                if not _files.take(
-                    lock, shared=True
-                ):  # else `in_use` of another process held it for a moment: try again
-                    os.close(lock)
-                    raise BadRunDirectory(f"another process is training in {self.path}; wait for it or choose another")
-            if os.fstat(lock).st_nlink:
-                return lock
-            os.close(lock)
 
     # ------------------------------------------------------------------------------------------ start and resume
 
@@ -216,7 +212,7 @@ class RunDirectory:
             if not shortened and "trace.parquet" in self._listed.whole:
                 kept["trace.parquet"] = self._listed.whole["trace.parquet"]
             for name in here - kept.keys():  # a kill came between writing the checkpoint and listing it
-                kept[name] = Whole.of((self.path / name).read_bytes())
+                kept[name] = Whole.of_file(self.path / name)
             self._listed.whole = kept
             self._listed.marks |= checkpoint.marks
             self._listed.write(self.path)
@@ -237,12 +233,14 @@ class RunDirectory:
 
     def continued(self) -> None:
         """Remove trace.parquet of the earlier end: readers would prefer it to trace.log, which is newer."""
+        self._writer.wait()
         if (self.path / "trace.parquet").exists():
             self._unlist("trace.parquet")
             (self.path / "trace.parquet").unlink()
 
     def remember_noise(self, iteration: int, seed: int) -> None:
         """Record the seed that noise is drawn from since this iteration."""
+        self._writer.wait()
         remember_noise(self.path, iteration, seed)
         if not (self.path / STARTING).exists():
             self._seal()
@@ -254,7 +252,7 @@ class RunDirectory:
                 file.unlink()
         self._write("run.json", config_text(config).encode())
         if (self.path / INITIAL).exists():  # a resume keeps the initial model
-            self._listed.whole[INITIAL] = Whole.of((self.path / INITIAL).read_bytes())
+            self._listed.whole[INITIAL] = Whole.of_file(self.path / INITIAL)
         if package is None:
             self._listed.whole.pop("job.pkl", None)
             (self.path / "job.pkl").unlink(missing_ok=True)
@@ -274,11 +272,20 @@ class RunDirectory:
             self._listed.whole.pop(name, None)
         self._listed.write(self.path)
 
-    def _seal(self) -> None:
-        """Write checksums.json: every file written so far must exist from now on."""
+    @property
+    def _written(self) -> dict[str, Mark]:
+        """Length and checksum of every growing file."""
         assert self._log is not None
-        ledgers = {name: tail_mark(self.path / name) for name in LEDGERS if (self.path / name).exists()}
-        self._listed.marks = {**self._marks, "trace.log": self._log.mark, **ledgers}
+        return {**self._marks, "trace.log": self._log.mark}
+
+    @property
+    def _all_marks(self) -> dict[str, Mark]:
+        """The same, and of the ledgers."""
+        return self._written | {name: tail_mark(self.path / name) for name in LEDGERS if (self.path / name).exists()}
+
+    def _seal(self, marks: dict[str, Mark] | None = None) -> None:
+        """Write checksums.json: every file written so far must exist from now on, growing ones up to ``marks``."""
+        self._listed.marks = self._all_marks if marks is None else marks
         self._listed.present = [name for name in VOLATILE if (self.path / name).exists()]
         self._listed.write(self.path)
 
@@ -312,23 +319,39 @@ class RunDirectory:
                 if sync:
                     os.fsync(self._files[name])
 
-    def checkpoint(self, state: dict[str, Any], seconds: float, recorder: Recorder, keep: int) -> Path:
-        """Write everything that a checkpoint relies on, and then the checkpoint."""
+    def begin_checkpoint(self, state: dict[str, Any], seconds: float, recorder: Recorder, keep: int) -> None:
+        """Start to write a checkpoint in another thread; `written` returns it. Nobody may change ``state`` any more."""
+        self.flush(recorder)
+        checkpoint, marks = Checkpoint(state, self._written, seconds), self._all_marks
+        self._writer.start(lambda: self._write_checkpoint(checkpoint, marks, keep))
+
+    def written(self, *, wait: bool) -> Saved | None:
+        """Return the checkpoint that was begun, once; None if it is not written yet. Raise the error of its thread."""
+        return self._writer.result(wait=wait)
+
+    def _write_checkpoint(self, checkpoint: Checkpoint, marks: dict[str, Mark], keep: int) -> Saved:
+        """Write everything that a checkpoint relies on, then the checkpoint, then the list. In the writer's thread.
+
+        ``marks`` are of the moment when the state was copied: what was appended since may not be on the disk yet.
+        """
         assert self._log is not None
-        self.flush(recorder, sync=True)
-        marks = {**self._marks, "trace.log": self._log.mark}
         folder = self.path / "checkpoints"
         with writing(self.path):
-            written, data = checkpoints.write(folder, Checkpoint(state, marks, seconds))
-            self._listed.whole[f"checkpoints/{written.name}"] = Whole.of(data)
+            self._log.sync()
+            for descriptor in self._files.values():
+                os.fsync(descriptor)
+            target = f"checkpoints/{checkpoints.path_of(folder, checkpoint.iteration).name}"
+            if target in self._listed.whole:  # saved twice at one iteration, as at the end of a run
+                self._unlist(target)
+            written, self._listed.whole[target] = checkpoints.write(folder, checkpoint)
             old = checkpoints.listed(folder)[keep:]
             for path in old:
                 self._listed.whole.pop(f"checkpoints/{path.name}", None)
-            self._seal()
+            self._seal(marks)
             for path in old:
                 path.unlink()
             (self.path / STARTING).unlink(missing_ok=True)
-        return written
+        return Saved(written, time.monotonic())
 
     def trace(self, recorder: Recorder, final_concurrency: int) -> Trace:
         """Return the trace so far, from the disk: memory holds only the jobs in flight."""
@@ -338,24 +361,23 @@ class RunDirectory:
 
     def finish(self, trace: Trace, kept: tuple[int, Vector] | None) -> None:
         """Write the trace as one Parquet file and, if the run diverged, the last finite model (``kept``)."""
+        self._writer.wait()
         with writing(self.path):
             self._unlist("trace.parquet", LAST_FINITE)
             write_parquet(trace, self.path / "trace.parquet", private=True)
-            self._listed.whole["trace.parquet"] = Whole.of((self.path / "trace.parquet").read_bytes())
+            self._listed.whole["trace.parquet"] = Whole.of_file(self.path / "trace.parquet")
             if kept is None:  # the run may have diverged before a resume
                 (self.path / LAST_FINITE).unlink(missing_ok=True)
             else:
                 iteration, x = kept
-                data = write_arrays(self.path / LAST_FINITE, {"x": x}, {"iteration": str(iteration)})
-                self._listed.whole[LAST_FINITE] = Whole.of(data)
+                found = write_arrays(self.path / LAST_FINITE, {"x": x}, {"iteration": str(iteration)})
+                self._listed.whole[LAST_FINITE] = found
 
     def close(self) -> None:
         """Close the files and release the lock. If no run was started, remove the folders made for it."""
+        self._writer.wait()  # it uses the files and the lock
         with ExitStack() as closing:
-            if self._lock >= 0:
-                closing.callback(os.close, self._lock)
-                closing.callback(self._remove_unused)
-                self._lock = -1
+            closing.callback(self._lock.release)
             for descriptor in self._files.values():
                 closing.callback(os.close, descriptor)
             self._files.clear()
@@ -366,13 +388,6 @@ class RunDirectory:
                     if not (self.path / STARTING).exists():
                         self._seal()
 
-    def _remove_unused(self) -> None:
-        with suppress(OSError):  # another process has put files here, or removed the folder
-            if [file.name for file in self.path.iterdir()] == [".lock"]:
-                (self.path / ".lock").unlink()
-                for folder in self._made:
-                    folder.rmdir()
-
 
 def mark_of(path: Path, size: int) -> Mark:
     """Return length and checksum of the complete lines or blocks in the first ``size`` bytes of an appended file."""
@@ -380,17 +395,3 @@ def mark_of(path: Path, size: int) -> Mark:
         data = file.read(size)
     ends: list[Mark] = [mark for _, mark in (blocks(data) if path.name == FINGERPRINTS else lines(data))]
     return ends[-1] if ends else Mark()
-
-
-def in_use(path: Path) -> bool:
-    """Return whether a process is training in the directory, that is, holds its lock."""
-    if not _files.AVAILABLE:
-        return False  # nothing trains on such a system
-    try:
-        descriptor = os.open(path / ".lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # missing, or this user may not open it and cannot know
-        return False
-    try:
-        return not _files.take(descriptor, shared=True)
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,16 @@
-"""Evaluate the task during a run, in the loop's thread or in another one, and keep the metrics."""
+"""Evaluate the task during a run, in a thread beside the loop, and keep the metrics."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from contextvars import copy_context
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +23,9 @@ from asyncsgd.trace.columns import WHEN
 
 TICK = 0.2
 """Seconds between two checks of the clock when nothing happens, and between two calls of ``on_progress``."""
+QUICK = 0.02
+"""Seconds that updates wait for an evaluation, if the one before took no longer. So a quick evaluation never misses its
+turn, and a target stops the run at the model that met it; a long one does not stall the run."""
 BLOWN_UP = 10.0
 """A loss above this multiple of its first value has blown up."""
 
@@ -34,11 +42,42 @@ class Measured(NamedTuple):
     """``iteration``, ``time``, ``epoch`` if the task has epochs, and the metrics."""
 
 
-class Evaluator:
-    """Evaluates the task, one model at a time, and keeps the metrics."""
+class Missed(NamedTuple):
+    """An evaluation that raised, or took too long and was abandoned."""
 
-    def __init__(self, task: Task, evaluation: Evaluation) -> None:
+    iteration: int
+    reason: str
+    error: BaseException | None
+    """What it raised; None if it took too long."""
+
+
+class UnderWay(NamedTuple):
+    """An evaluation that has begun."""
+
+    iteration: int
+    seconds: float
+    x: Vector
+    began: float
+    result: Future[tuple[Row | None, float]]
+    """The metrics, and how long they took. Only this is shared with the evaluating thread."""
+    epoch: float | None
+    """Epochs that were done; None if the task has none."""
+
+
+class Evaluator:
+    """Evaluates the task in a thread of its own, one model at a time, and keeps the metrics.
+
+    Only the loop's thread uses it. The evaluating thread has the task, a model that stays unchanged, and a Future. It
+    is a daemon: the user's function may hang, and must not keep the process from ending.
+
+    A thread cannot be stopped. An evaluation that takes longer than ``limit`` seconds is abandoned: its result is
+    ignored, but it keeps its thread, its copy of the model and what the task uses until it returns by itself. So that
+    it does not interfere with the next evaluation, that one uses a shallow copy of the task (`copy.copy`).
+    """
+
+    def __init__(self, task: Task, evaluation: Evaluation, limit: float | None = None) -> None:
         self._task, self._every, self._target = task, evaluation.every, evaluation.target
+        self._limit = math.inf if limit is None else limit
         self.rows: list[Row] = []
         self.last: int | None = None
         """The iteration of the last evaluation that was started."""
@@ -46,76 +85,98 @@ class Evaluator:
         """Whether the target was met; True if there is none."""
         self.problem = ""
         """Text that names the newest metrics that are not finite; empty if all are finite."""
+        self.skipped = 0
+        """How many evaluations were due while the one before was still under way."""
+        self.hung = 0
+        """How many evaluations were abandoned."""
+        self._quick = True  # whether the last evaluation took at most QUICK seconds
         self._next = 0
-        self._epoch: float | None = None  # of the newest evaluation
-        # The evaluation that is under way: its iteration, its time, the model, and the future result. Only the loop's
-        # thread touches this tuple; the evaluating thread has nothing but the Future and a model that stays unchanged.
-        self._under_way: tuple[int, float, Vector, Future[Row | None]] | None = None
+        self._under_way: UnderWay | None = None
 
     def due(self, iteration: int) -> bool:
         """Return whether it is time to evaluate."""
         return iteration >= self._next
+
+    def skip(self, iteration: int) -> None:
+        """Leave out the evaluation that is due: the one before is still under way."""
+        self.skipped += 1
+        self._plan(iteration)
+
+    def _plan(self, iteration: int) -> None:
+        self._next = (iteration // self._every + 1) * self._every
 
     @property
     def busy(self) -> bool:
         """Whether an evaluation is under way, or its result was not yet fetched with `finished`."""
         return self._under_way is not None
 
-    def begin(
-        self, iteration: int, seconds: float, x: Vector, *, background: bool = False, epoch: float | None = None
-    ) -> None:
+    @property
+    def patience(self) -> float:
+        """Seconds that updates should wait for the evaluation under way: a moment if the last one was quick."""
+        return QUICK if self._quick else 0.0
+
+    def begin(self, iteration: int, seconds: float, x: Vector, *, epoch: float | None = None) -> None:
         """Start to evaluate a model that no longer changes; `finished` returns the result."""
-        self._epoch = epoch
-        self._next = (iteration // self._every + 1) * self._every
+        self._plan(iteration)
         self.last = iteration
         # A task may define ``planned()``: it is called here, in the loop's thread, before any other event.
         planned: Callable[[], None] | None = getattr(self._task, "planned", None)
         if planned is not None:
             planned()
-        result: Future[Row | None] = Future()
-        self._under_way = iteration, seconds, x, result
+        result: Future[tuple[Row | None, float]] = Future()
+        task, began = self._task, time.monotonic()
 
         def evaluate() -> None:
             try:
-                result.set_result(self._evaluate(iteration, x))
+                found = _evaluate(task, iteration, x)
+                result.set_result((found, time.monotonic() - began))
             except BaseException as error:
                 result.set_exception(error)
 
-        if background:
-            # A daemon thread: the user's function may hang, and must not keep the process from ending.
-            threading.Thread(target=evaluate, name="asyncsgd-evaluation", daemon=True).start()
-        else:
-            evaluate()
+        context = copy_context()  # np.errstate and the like hold in the other thread too
+        thread = threading.Thread(target=context.run, args=(evaluate,), name="asyncsgd-evaluation", daemon=True)
+        thread.start()
+        self._under_way = UnderWay(iteration, seconds, x, began, result, epoch)
 
-    def _evaluate(self, iteration: int, x: Vector) -> Row | None:
-        """Return the task's metrics, or None if the task returns none this time. May run in another thread.
+    def finished(
+        self, *, patience: float = 0.0, should_stop: Callable[[], bool] | None = None
+    ) -> Measured | Missed | None:
+        """Return the evaluation that was under way if it has ended, or has taken too long.
 
-        A task that has a method ``evaluate_at`` is also given the iteration.
+        Wait for it for ``patience`` seconds, unless the run must stop.
         """
-        at: Callable[[int, Vector], Row | None] | None = getattr(self._task, "evaluate_at", None)
-        return self._task.evaluate(x) if at is None else at(iteration, x)
-
-    def finished(self, *, wait: bool, should_stop: Callable[[], bool]) -> Measured | None:
-        """Return the evaluation that was under way if it has finished; ``wait`` for it unless the run must stop."""
-        if self._under_way is None:
+        under_way = self._under_way
+        if under_way is None:
             return None
-        iteration, seconds, x, result = self._under_way
-        while wait and not result.done() and not should_stop():
-            wait_for([result], TICK)
+        result, expires = under_way.result, under_way.began + self._limit
+        until = min(time.monotonic() + patience, expires)
+        while not result.done() and (left := until - time.monotonic()) > 0 and not (should_stop and should_stop()):
+            wait_for([result], min(left, TICK))
         if not result.done():
-            return None
+            return self._abandon(under_way) if time.monotonic() >= expires else None
         self._under_way = None
-        found = result.result()
-        return None if found is None else Measured(iteration, seconds, x, self._enter(iteration, seconds, found))
+        error = result.exception()
+        if error is not None:
+            return Missed(under_way.iteration, f"{type(error).__name__}: {error}".rstrip(": "), error)
+        found, took = result.result()
+        self._quick = took <= QUICK
+        return None if found is None else self._enter(under_way, found)
 
-    def _enter(self, iteration: int, seconds: float, found: Row) -> Row:
-        values = {name: float(value) for name, value in found.items()}
-        when = {} if self._epoch is None else {"epoch": self._epoch}
-        row = {"iteration": iteration, "time": seconds, **when, **values}
+    def _abandon(self, under_way: UnderWay) -> Missed:
+        self._under_way, self._quick = None, False
+        self.hung += 1
+        with suppress(Exception):  # a task that cannot be copied is used as it is
+            self._task = copy(self._task)
+        reason = f"it took more than {self._limit:g} s and was abandoned"
+        return Missed(under_way.iteration, reason, None)
+
+    def _enter(self, under_way: UnderWay, values: Row) -> Measured:
+        when = {} if under_way.epoch is None else {"epoch": under_way.epoch}
+        row = {"iteration": under_way.iteration, "time": under_way.seconds, **when, **values}
         self.problem = ", ".join(f"{name} = {value}" for name, value in values.items() if not np.isfinite(value))
         if not self.problem:
             self.rows.append(row)
-        return row
+        return Measured(under_way.iteration, under_way.seconds, under_way.x, row)
 
     def judge(self, row: Row) -> None:
         """Compare a row with the target."""
@@ -141,9 +202,19 @@ class Evaluator:
         self.rows = rows
         if rows:
             self.last = rows[-1]["iteration"]
-            self._next = (rows[-1]["iteration"] // self._every + 1) * self._every
+            self._plan(rows[-1]["iteration"])
         if self._target is not None:
             self.reached = any(self._target.met(row) for row in rows)
+
+
+def _evaluate(task: Task, iteration: int, x: Vector) -> Row | None:
+    """Return the task's metrics as floats, or None if the task returns none this time. In the evaluating thread.
+
+    A task that has a method ``evaluate_at`` is also given the iteration.
+    """
+    at: Callable[[int, Vector], Row | None] | None = getattr(task, "evaluate_at", None)
+    found = task.evaluate(x) if at is None else at(iteration, x)
+    return None if found is None else {name: float(value) for name, value in found.items()}
 
 
 def blown_up(losses: Sequence[float] | NDArray[Any]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asyncsgd.run.journal import DIED, FAILED, REJECTED
+from asyncsgd.run.journal import DIED, EVALUATION_FAILED, FAILED, REJECTED
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Faults:
     """Worker processes that were killed, hung or crashed, and were replaced."""
     retired: tuple[int, ...] = ()
     """Workers that the run excluded after too many failures in a row."""
+    evaluations: int = 0
+    """Evaluations that raised, or took too long."""
 
 
 def where(error: str) -> str:
@@ -41,7 +43,7 @@ class Troubles:
     """Counts the faults of a run while it trains."""
 
     def __init__(self) -> None:
-        self._counts = {REJECTED: 0, FAILED: 0, DIED: 0}
+        self._counts = {REJECTED: 0, FAILED: 0, DIED: 0, EVALUATION_FAILED: 0}
         self._retired: set[int] = set()
         self._in_a_row: dict[int, int] = defaultdict(int)  # by worker, since its last good update
         self._shown: set[str] = set()
@@ -55,6 +57,10 @@ class Troubles:
     def died(self) -> None:
         """Count the death of a worker."""
         self._counts[DIED] += 1
+
+    def missed_evaluation(self) -> None:
+        """Count an evaluation that raised or took too long."""
+        self._counts[EVALUATION_FAILED] += 1
 
     def retired(self, worker: int) -> None:
         """Remember that the run continues without this worker."""
@@ -81,4 +87,5 @@ class Troubles:
     def faults(self) -> Faults:
         """The counts so far."""
         counts = self._counts
-        return Faults(counts[REJECTED], counts[FAILED], counts[DIED], tuple(sorted(self._retired)))
+        retired = tuple(sorted(self._retired))
+        return Faults(counts[REJECTED], counts[FAILED], counts[DIED], retired, counts[EVALUATION_FAILED])

@@ -11,6 +11,7 @@ JOINED, LEFT, DRAINED = "joined", "left", "drained"
 STEP_CHANGED, STATE_RESET = "step_changed", "state_reset"
 REJECTED, FAILED, DIED, RETIRED = "rejected", "failed", "died", "retired"
 DIVERGED, STOPPED, STOPPED_EARLY, DIAGNOSED = "diverged", "stopped", "stopped_early", "diagnosed"
+EVALUATION_FAILED = "evaluation_failed"
 
 FIELDS: dict[str, tuple[str, ...]] = {
     STARTED: ("threads", "transport", "jobs"),
@@ -29,8 +30,9 @@ FIELDS: dict[str, tuple[str, ...]] = {
     STOPPED: ("reason",),
     STOPPED_EARLY: ("reason",),
     DIAGNOSED: ("problems", "facts"),
+    EVALUATION_FAILED: ("reason",),
 }
 """The fields of every event. ``ended``: ``skipped_rows`` is null if the task has no epochs. ``drained``: no job is
 handed out from here on. ``step_changed``: steps are multiplied by ``factor`` from this iteration on. ``state_reset``:
 the worker lost the state that it keeps between jobs. ``stopped``: an error stopped the run. ``stopped_early``: a
-callback stopped it."""
+callback stopped it. ``evaluation_failed``: the evaluation of the model of this iteration raised or took too long."""

@@ -71,6 +71,7 @@ class Loop:
             self._record.note(request.engine.opening)
         with request.engine.start(request.task, request.method.work, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
+            checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
                 with self._rescued():
@@ -111,7 +112,8 @@ class Loop:
             for note in self._hooks.load(checkpoint.state.get("callbacks", "")):
                 record.note(note)
             self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
-            record.open(self._server, self._files.resume(checkpoint, config, package), checkpoint.seconds)
+            recorder = self._files.resume(checkpoint, config, package)
+            record.open(self._server, recorder, checkpoint.seconds, resumed=True)
             with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(self._files, noise)
             return
@@ -183,12 +185,12 @@ class Loop:
 
     def _settle(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         """Evaluate and save the final model, whatever ended the loop."""
-        record, background = self._record, self._request.evaluation.background
-        if background or record.should_stop():
+        record, hurries = self._record, self._request.evaluation.hurries
+        if hurries or record.should_stop():
             record.save()  # first: an evaluation may take long, and a second signal may end the process
         record.catch_up()
         measured = record.evaluator.last == self._server.iteration
-        if record.diverged is None and not measured and not (background and record.should_stop()):
+        if record.diverged is None and not measured and not (hurries and record.should_stop()):
             record.measure()
         self._seconds = record.seconds  # before the workers stop, which takes time too
         if interrupts.received is None:

@@ -66,9 +66,10 @@ class Checkpoints:
     """
 
     seconds: float = 30.0
-    """Seconds between checkpoints; more if writing them would take over a twentieth of the time."""
+    """Seconds between checkpoints; more if writing them would take over a twentieth of the time. Another thread writes
+    them: updates wait only while the state is copied."""
     every: int | None = None
-    """Iterations between checkpoints, in place of seconds."""
+    """Iterations between checkpoints, in place of seconds. If the disk is too slow for that, updates wait for it."""
     keep: int = 3
     """How many checkpoints to keep."""
 
@@ -79,21 +80,35 @@ class Checkpoints:
             count("every", self.every)
 
 
+EVALUATION_ERRORS = ("continue", "raise")
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a run tolerates before it gives up.
 
     >>> import asyncsgd as asgd
-    >>> asgd.Limits(max_failures=10)
-    Limits(max_failures=10)
+    >>> asgd.Limits(max_failures=10, evaluation_seconds=600)
+    Limits(max_failures=10, evaluation_seconds=600, evaluation_errors='continue')
     """
 
     max_failures: int = 3
     """Failures of one worker in a row after which the run stops (exceptions in the task's code), or continues without
     that worker (updates that are not finite)."""
+    evaluation_seconds: float | None = None
+    """Seconds after which an evaluation is abandoned, and the run continues; None: never. A thread cannot be stopped,
+    so an evaluation that hangs keeps its memory, a copy of the model and what the task uses, until it returns."""
+    evaluation_errors: str = "continue"
+    """What an exception in an evaluation does: "continue" shows it once, journals it and lets the run continue; "raise"
+    saves and stops the run. A task that cannot be evaluated at its initial model is always refused."""
 
     def __post_init__(self) -> None:
         count("max_failures", self.max_failures)
+        if self.evaluation_seconds is not None:
+            positive("evaluation_seconds", self.evaluation_seconds)
+        if self.evaluation_errors not in EVALUATION_ERRORS:
+            fix = " or ".join(f'"{name}"' for name in EVALUATION_ERRORS)
+            raise BadParameter("evaluation_errors", self.evaluation_errors, "is not a choice", f"pass {fix}")
 
 
 @dataclass(frozen=True)
@@ -103,17 +118,18 @@ class Evaluation:
     every: int
     """Iterations between evaluations."""
     target: Target | None = None
-    background: bool = False
-    """Evaluate a copy of the model in a thread of its own, while updates arrive; else updates wait."""
+    hurries: bool = False
+    """Whether a run that a signal stops neither waits for an evaluation nor evaluates its last model: clients evaluate,
+    which may take minutes."""
 
     @classmethod
-    def of(cls, iterations: int, every: int | None, until: str | None, *, background: bool = False) -> Evaluation:
+    def of(cls, iterations: int, every: int | None, until: str | None, *, hurries: bool = False) -> Evaluation:
         """Return what ``every`` and ``until`` of `asyncsgd.train` mean: by default a hundred evaluations in all."""
         count("iterations", iterations)
         if every is not None:
             count("every", every)
         target = None if until is None else Target.parse(until)
-        return cls(max(1, iterations // 100) if every is None else every, target, background)
+        return cls(max(1, iterations // 100) if every is None else every, target, hurries)
 
 
 @dataclass(frozen=True)

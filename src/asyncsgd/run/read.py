@@ -119,7 +119,7 @@ def read_trace(path: Path) -> Trace:
     for name in ("trace.parquet", "trace.log"):
         if (path / name).exists():
             wanted = listed.whole.get(name)  # check first: reading damaged Parquet can do anything, even crash
-            if wanted is not None and Whole.of((path / name).read_bytes()) != wanted:
+            if wanted is not None and Whole.of_file(path / name) != wanted:
                 if check_listed(path, only=READ).whole.get(name) != wanted:
                     return read_trace(path)  # a run that is training has just replaced it
                 raise BadRunDirectory(f"{path / name} is damaged (it does not match checksums.json); {REPAIR}")

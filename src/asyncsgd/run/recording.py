@@ -1,72 +1,33 @@
 """Record a run while it trains: trace, metrics, journal, checkpoints, callbacks.
 
 The loop decides what happens; a `Recording` only follows. It holds an `Evaluator`, a `Checkpointer`, a `JournalWriter`
-and a `Progress`, all of which live in the loop's thread.
+and a `Progress`, all of which live in the loop's thread. The first two have a thread each for what takes long.
 """
 
 from __future__ import annotations
 
+import math
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
-from asyncsgd.core.vectors import Vector, is_finite
+from asyncsgd.core.vectors import Vector
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
+from asyncsgd.run.checkpointer import Checkpointer
 from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount
-from asyncsgd.run.evaluator import TICK, Evaluator, Measured
-from asyncsgd.run.faults import Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, STEP_CHANGED, STOPPED_EARLY
-from asyncsgd.run.options import Checkpoints, RunRequest
+from asyncsgd.run.evaluator import TICK, Evaluator, Measured, Missed
+from asyncsgd.run.faults import Troubles, where
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
+from asyncsgd.run.options import RunRequest
 from asyncsgd.run.tail import Pace
 from asyncsgd.trace import Recorder, Trace
-
-
-class Checkpointer:
-    """Decides when the server's state is saved, and saves it."""
-
-    def __init__(self, options: Checkpoints, files: RunDirectory) -> None:
-        self._options, self._files = options, files
-        self._next = 0.0
-
-    def begin(self, now: float) -> None:
-        """Count the seconds from now on."""
-        self._next = now + self._options.seconds
-
-    def due_after(self, iteration: int) -> bool:
-        """Return whether a checkpoint is due after the update that made this iteration."""
-        return self._options.every is not None and iteration % self._options.every == 0
-
-    def due_at(self, now: float) -> bool:
-        """Return whether a checkpoint is due by the clock."""
-        return self._options.every is None and now >= self._next
-
-    def save(self, server: Server, recorder: Recorder, seconds: float, callbacks: str, *, sound: bool) -> Path | None:
-        """Write a checkpoint and return its path; of a model that is not ``sound`` or finite, only the other files.
-
-        The last good checkpoint is worth more than one of a model that has blown up. ``callbacks`` is their state.
-        """
-        began = time.monotonic()
-        path = None
-        if sound and is_finite(server.x):
-            state = server.state()
-            points = state["update"]["points"]
-            # A resume drops the jobs in flight, so no worker will read their points again.
-            points["live"] = {points["current"]: points["live"][points["current"]]}
-            if callbacks:
-                state["callbacks"] = callbacks
-            path = self._files.checkpoint(state, seconds, recorder, self._options.keep)
-        else:
-            self._files.flush(recorder, sync=True)
-        now = time.monotonic()
-        self._next = now + max(self._options.seconds, 20 * (now - began))  # a twentieth of the time at most
-        return path
 
 
 class JournalWriter:
@@ -131,7 +92,7 @@ class Recording:
         self, request: RunRequest, hooks: Hooks, files: RunDirectory | None, config: Mapping[str, Any]
     ) -> None:
         self._request, self._hooks, self.files, self._config = request, hooks, files, config
-        self.evaluator = Evaluator(request.task, request.evaluation)
+        self.evaluator = Evaluator(request.task, request.evaluation, request.limits.evaluation_seconds)
         self.troubles = Troubles()
         self.control = Control()
         self.diverged: int | None = None
@@ -143,14 +104,16 @@ class Recording:
         self._stop_written = False
         self._blown_up = False
         self._smoothness: float | None = None  # the largest L found so far
+        self._good: tuple[int, Vector] | None = None  # the last model known to be good, and its iteration
         self._start = time.monotonic()
         self.should_stop: Callable[[], bool] = lambda: False
         """Whether a signal has asked the run to stop."""
 
-    def open(self, server: Server, recorder: Recorder, seconds: float) -> None:
-        """Record this server from now on; ``seconds`` had passed before a resume."""
+    def open(self, server: Server, recorder: Recorder, seconds: float, *, resumed: bool = False) -> None:
+        """Record this server from now on; ``seconds`` had passed before it was ``resumed``."""
         self._server, self._recorder = server, recorder
-        self._good = server.iteration, server.output.copy()  # the last model known to be good, and its iteration
+        if resumed:
+            self._good = server.iteration, server.output.copy()
         self._progress = Progress(server.iteration)
         self._start = time.monotonic() - seconds
 
@@ -193,9 +156,9 @@ class Recording:
                 hook(view, self.control)
             self._heed()
         if self.evaluator.due(iteration):
-            self.measure(background=self._request.evaluation.background)
+            self.measure(background=True)
         if self._checkpointer is not None and self._checkpointer.due_after(iteration):
-            self.save()
+            self.save(wait=False)
 
     def worker(self, worker: int, what: str, **details: Any) -> None:
         """Journal what happened to a worker, and report it."""
@@ -257,25 +220,54 @@ class Recording:
         self.journal(event, threads=engine.threads, transport=engine.transport, jobs=self.jobs)
 
     def measure(self, at: float | None = None, *, background: bool = False) -> None:
-        """Evaluate the task at the model; in the ``background`` at a copy, while updates arrive."""
-        self.catch_up()
-        if self.evaluator.busy and background:
-            return  # the run is about to stop, and only one evaluation runs at a time
+        """Evaluate a copy of the model, and wait for the result; in the ``background``, only a moment.
+
+        ``at``: the time of the evaluation before the run, which must not fail.
+        """
+        evaluator, iteration = self.evaluator, self._server.iteration
+        self.catch_up(wait=not background)
+        if evaluator.busy:
+            if background:
+                evaluator.skip(iteration)
+            return  # else the run is about to stop, and only one evaluation runs at a time
         x = self._server.output.copy()
         x.flags.writeable = False
-        seconds, epoch = self.seconds if at is None else at, self.epochs.progress(self._server)
-        self.evaluator.begin(self._server.iteration, seconds, x, background=background, epoch=epoch)
-        if not background:
-            self.catch_up()
+        if self._good is None:
+            self._good = iteration, x
+        evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
+        patience = evaluator.patience if background else math.inf
+        self._fetch(patience, required=at is not None)
 
     def catch_up(self, *, wait: bool = True) -> None:
-        """Record the evaluation that is under way; without ``wait``, only if it has finished.
+        """Record the evaluation that is under way; without ``wait``, only if it has ended."""
+        if self.evaluator.busy:
+            self._fetch(math.inf if wait else 0.0)
 
-        A run that is about to stop does not wait.
-        """
-        measured = self.evaluator.finished(wait=wait, should_stop=self.should_stop)
-        if measured is not None:
-            self._enter(measured)
+    def _fetch(self, patience: float, *, required: bool = False) -> None:
+        # If clients evaluate, a run that must stop does not wait for them. Else a second signal ends the wait.
+        hurries = self._request.evaluation.hurries
+        found = self.evaluator.finished(patience=patience, should_stop=self.should_stop if hurries else None)
+        if isinstance(found, Measured):
+            self._enter(found)
+        elif found is not None:
+            self._missed(found, required=required)
+
+    def _missed(self, missed: Missed, *, required: bool) -> None:
+        """Record an evaluation that raised or took too long; raise if the user asked for that, or if ``required``."""
+        error = missed.error
+        if error is not None and required:
+            raise error
+        self.troubles.missed_evaluation()
+        self.journal(EVALUATION_FAILED, iteration=missed.iteration, reason=missed.reason.partition("\n")[0])
+        if error is None:
+            self.note(f"the evaluation of iteration {missed.iteration} failed: {missed.reason}; the run continues")
+            return
+        if self._request.limits.evaluation_errors == "raise" or not isinstance(error, Exception):
+            raise error
+        text = "".join(traceback.format_exception(error))
+        if self.troubles.first(where(text)):
+            head = f"the evaluation of iteration {missed.iteration} raised (shown once); the run continues"
+            self.note(f"{head}\n{text}")
 
     def _enter(self, measured: Measured) -> None:
         if self.evaluator.problem:
@@ -304,16 +296,24 @@ class Recording:
             DIVERGED, iteration=iteration
         )  # may be older than the server's iteration: updates arrive during an evaluation
 
-    def save(self, *, rescue: bool = False) -> None:
-        """Write a checkpoint, unless the run has diverged; the initial model is always saved.
+    def save(self, *, wait: bool = True, rescue: bool = False) -> None:
+        """Save a checkpoint, unless the run has diverged; the initial model is always saved.
 
-        In a ``rescue`` after an error, no hook is called: it may have raised the error.
+        Without ``wait``, another thread writes it; errors are raised by `tick` or by the next call. At most one is
+        written at a time, so a checkpoint that is due waits for the one before. In a ``rescue`` after an error, no hook
+        is called: it may have raised the error.
         """
         if self._checkpointer is None:
             return
+        self._saved(wait=True)
         sound = self.diverged is None or self._server.iteration == 0
         callbacks = self._hooks.state(rescue=rescue)
-        path = self._checkpointer.save(self._server, self._recorder, self.seconds, callbacks, sound=sound)
+        self._checkpointer.save(self._server, self._recorder, self.seconds, callbacks, sound=sound)
+        self._saved(wait=wait, rescue=rescue)
+
+    def _saved(self, *, wait: bool, rescue: bool = False) -> None:
+        """Report the checkpoint that another thread has written."""
+        path = None if self._checkpointer is None else self._checkpointer.written(wait=wait)
         if path is not None and self._hooks.checkpoint and not rescue:
             view = self.view()
             for hook in self._hooks.checkpoint:
@@ -327,6 +327,7 @@ class Recording:
     def tick(self) -> None:
         """Report progress and do what is due by the clock. Most calls return at once."""
         self.catch_up(wait=False)
+        self._saved(wait=False)
         now = time.monotonic()
         if not self._progress.due(now):
             return
@@ -336,7 +337,7 @@ class Recording:
             for hook in self._hooks.progress:
                 hook(view)
         if self._checkpointer is not None and self._checkpointer.due_at(now):
-            self.save()
+            self.save(wait=False)
         else:
             self.flush()
         self._progress.ticked(time.monotonic())
@@ -362,16 +363,21 @@ class Recording:
             self.troubles.faults,
             diverged=self.diverged is not None,
             hurry=hurry,
+            hung=self.evaluator.hung > 0,
             known=self._smoothness,
         )
         self._smoothness = seen.smoothness
-        return replace(seen, facts=(*seen.facts, *self.epochs.facts()))
+        facts = [*seen.facts, *self.epochs.facts()]
+        if skipped := self.evaluator.skipped:
+            who = "1 evaluation was" if skipped == 1 else f"{skipped:,} evaluations were"
+            facts.append(f"{who} skipped, because the one before was still under way; a larger every= asks for fewer")
+        return replace(seen, facts=tuple(facts))
 
     def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
         """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""
         if self.files is not None:
             self.files.finish(trace, None if self.diverged is None else self._good)
-        good, x = (None, self._server.output) if self.diverged is None else self._good
+        good, x = (None, self._server.output) if self.diverged is None or self._good is None else self._good
         x = x.copy()
         seen = self.diagnose(trace, x, hurry=hurry)
         if self.files is not None:  # for reports; a resume drops it like everything after its checkpoint

@@ -262,7 +262,7 @@ def listing(path: Path) -> Checksums:
     names = [name for name in WHOLE if (path / name).exists()]
     names += [f"checkpoints/{file.name}" for file in checkpoints.listed(path / "checkpoints")]
     for name in names:
-        listed.whole[name] = Whole.of((path / name).read_bytes())
+        listed.whole[name] = Whole.of_file(path / name)
     for name in (LOG, *APPENDED, *LEDGERS):
         if (path / name).exists():
             marks = list(ends(name, (path / name).read_bytes()))

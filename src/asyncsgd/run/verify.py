@@ -133,7 +133,7 @@ class _Look:
         for name, problem in self._listed.problems(self.path).items():
             self._add(name, problem)
         for name, wanted in self._listed.whole.items():
-            if name not in self._bad and Whole.of((self.path / name).read_bytes()) != wanted:
+            if name not in self._bad and Whole.of_file(self.path / name) != wanted:
                 self._add(name, f"is damaged (it does not match {NAME})")
 
     # ------------------------------------------------------------------------------------------ files that grow

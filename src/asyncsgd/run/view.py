@@ -291,6 +291,7 @@ def fault_counts(faults: Faults) -> dict[str, Any]:
         "exceptions": faults.exceptions,
         "rejected": faults.rejected,
         "retired": list(faults.retired),
+        "evaluations": faults.evaluations,
     }
 
 

@@ -131,6 +131,10 @@ class TraceLog:
         self._jobs = len(recorder)
         return int(np.count_nonzero(changed))
 
+    def sync(self) -> None:
+        """Write flushed rows to the disk. Another thread may call this while the log grows."""
+        os.fsync(self._file)
+
     def _append(self, data: bytes, chain: int) -> None:
         rest = memoryview(data)
         try:
