@@ -5,7 +5,7 @@
     run.json            the options of the run and the versions of all libraries; written first
     job.pkl             the task and the method, if run.json cannot describe them. A pickle can run any code, so it is
                         read only if the current user owns it or passes trust=True
-    initial.safetensors ``x``, the initial model of a task that run.json names
+    initial.safetensors ``x``, the initial model, if run.json names the task or job.pkl holds it without its parameters
     trace.log           the running trace; trace.parquet once the run has ended
     metrics.jsonl       one line per evaluation
     journal.jsonl       events, see `asyncsgd.run.journal`, and the diagnosis
@@ -60,7 +60,7 @@ from asyncsgd.trace.files import write as write_parquet
 from asyncsgd.trace.sealed import Mark, block, blocks, line, lines
 
 INITIAL = "initial.safetensors"
-"""The initial model of a task that run.json names: importing the task again may give another one."""
+"""The initial model: importing a task again may give another one, and a pickled task may not hold it."""
 LAST_FINITE = "last_finite.safetensors"
 FINGERPRINTS = "fingerprints.bin"
 APPENDED = ("metrics.jsonl", "journal.jsonl", FINGERPRINTS)
@@ -138,9 +138,7 @@ class RunDirectory:
             for name in (*APPENDED, "trace.log", NAME, INITIAL, BEST):
                 (self.path / name).unlink(missing_ok=True)
             self._listed = Checksums()
-            if initial is not None:
-                write_arrays(self.path / INITIAL, {"x": initial}, {})
-            self._describe(config, package)
+            self._describe(config, package, initial)
             self._log = TraceLog(self.path / "trace.log")
             self._log.flush(recorder)
 
@@ -198,7 +196,9 @@ class RunDirectory:
                 raise BadRunDirectory(f"{path} is gone or damaged ({error}); {fix}") from error
         return trace, (self.path / "trace.log").stat().st_size > mark.size + logs.END
 
-    def resume(self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes | None) -> Recorder:
+    def resume(
+        self, checkpoint: Checkpoint, config: dict[str, Any], package: bytes | None, initial: Vector | None = None
+    ) -> Recorder:
         """Cut every file back to the checkpoint that `newest` found, and return the recorder to use.
 
         Damaged checkpoints are renamed: they are newer than the files after the cut.
@@ -225,7 +225,7 @@ class RunDirectory:
                 os.truncate(self.path / name, checkpoint.marks[name].size)
                 self._marks[name], self._chains[name] = checkpoint.marks[name], checkpoint.marks[name].chain
             self._log = TraceLog.shorten(self.path / "trace.log", checkpoint.marks["trace.log"], trace)
-            self._describe(config, package)
+            self._describe(config, package, initial)
             self._seal()
         recorder = Recorder.resume(trace)
         recorder.forget()
@@ -245,7 +245,7 @@ class RunDirectory:
         if not (self.path / STARTING).exists():
             self._seal()
 
-    def _describe(self, config: dict[str, Any], package: bytes | None) -> None:
+    def _describe(self, config: dict[str, Any], package: bytes | None, initial: Vector | None) -> None:
         """Write run.json and job.pkl, and open the growing files. A resumed run may have a corrected task."""
         for folder in (self.path, self.path / "checkpoints"):
             for file in folder.glob(".*.tmp"):  # left half written by a kill; the lock keeps other writers out
@@ -253,6 +253,8 @@ class RunDirectory:
         self._write("run.json", config_text(config).encode())
         if (self.path / INITIAL).exists():  # a resume keeps the initial model
             self._listed.whole[INITIAL] = Whole.of_file(self.path / INITIAL)
+        elif initial is not None:
+            self._listed.whole[INITIAL] = write_arrays(self.path / INITIAL, {"x": initial}, {})
         if package is None:
             self._listed.whole.pop("job.pkl", None)
             (self.path / "job.pkl").unlink(missing_ok=True)

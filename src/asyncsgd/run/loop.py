@@ -99,10 +99,13 @@ class Loop:
 
     def _begin(self, pool: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
-        package = None
+        package = initial = None
         if self._files is not None:
             entry, package = stored.package(request.task, request.method)
             config = {**config, "job": entry}
+            # A resume keeps the initial model, unless the run was stored without it.
+            if entry.get("parameters") is not None or (checkpoint is None and stored.needs_initial(entry)):
+                initial = request.task.initial()
         fast = ready(request.method, pool.dtype)
         noise = secrets.randbits(64) if getattr(request.method.aggregation, "noise", 0.0) else None
         if noise is not None and self._files is not None:
@@ -112,7 +115,7 @@ class Loop:
             for note in self._hooks.load(checkpoint.state.get("callbacks", "")):
                 record.note(note)
             self._server = Server.restore(checkpoint.state, request.method, pool.allocate, fast)
-            recorder = self._files.resume(checkpoint, config, package)
+            recorder = self._files.resume(checkpoint, config, package, initial)
             record.open(self._server, recorder, checkpoint.seconds, resumed=True)
             with self._rescued():  # from here on, the files belong to the resumed run
                 self._resume(self._files, noise)
@@ -125,8 +128,7 @@ class Loop:
         record.announce(STARTED)
         record.measure(at=0.0)
         if self._files is not None:  # only now: a task that cannot be evaluated leaves no directory
-            named = config["job"]["task"] is not None
-            self._files.begin(config, package, recorder, request.task.initial() if named else None)
+            self._files.begin(config, package, recorder, initial)
         record.open(self._server, recorder, 0.0)  # start the clock again: the first evaluation does not count
         self._reseed(noise)
         record.save()  # before any job, so that a directory without a checkpoint must have lost it (`check_resumable`)

@@ -3,6 +3,9 @@
 run.json names the task if it can be imported (``module:name``), and describes the method under ``parts`` if all its
 parts are asyncsgd's own. Neither needs a pickle. Anything else goes into job.pkl. Reading a pickle can run any code, so
 a pickle that belongs to another user is read only if the caller passes ``trust=True``.
+
+A task may have ``without_parameters()`` and ``with_parameters(x)``. Then job.pkl holds the task without the values of
+its initial model, and initial.safetensors holds them: a large model is stored once beside its checkpoints, not twice.
 """
 
 from __future__ import annotations
@@ -47,9 +50,18 @@ def package(task: Task, method: Method) -> tuple[dict[str, Any], bytes | None]:
         return entry, None
     import cloudpickle
 
-    rest = (task if entry["task"] is None else None, method if entry["method"] is None else None)
+    stored: Any = task if entry["task"] is None else None
+    without = getattr(stored, "without_parameters", None)
+    if without is not None and (empty := without()) is not None:
+        stored, entry["parameters"] = empty, INITIAL
+    rest = (stored, method if entry["method"] is None else None)
     data: bytes = cloudpickle.dumps(rest)
     return entry, data + CHECKED + hashlib.sha256(data).digest()
+
+
+def needs_initial(entry: dict[str, Any]) -> bool:
+    """Return whether the initial model is stored in a file of its own."""
+    return entry.get("task") is not None or entry.get("parameters") is not None
 
 
 def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
@@ -62,6 +74,8 @@ def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
     method: Any = None
     if entry.get("task") is None or entry.get("method") is None:
         task, method = _unpickled(path, trust)
+        if entry.get("parameters") is not None:
+            task = cast(Any, task).with_parameters(_initial(path))
     if entry.get("method") is not None:
         try:
             method = made(config.get("parts") or {})
@@ -73,11 +87,15 @@ def unpackage(path: Path, *, trust: bool = False) -> tuple[Task, Method]:
         except BadParameter as error:
             problem = f"the task {entry['task']!r} of {path} cannot be loaded here ({error.problem}); {error.fix}"
             raise BadRunDirectory(f"{problem}, or {GIVEN}") from error
-        try:
-            task = cast(Task, _StartingAt(task, read_arrays(path / INITIAL)[0]["x"]))
-        except (Damage, KeyError) as error:
-            raise BadRunDirectory(f"{path / INITIAL} {error}; restore it from a backup, or {GIVEN}") from error
+        task = cast(Task, _StartingAt(task, _initial(path)))
     return task, method
+
+
+def _initial(path: Path) -> Vector:
+    try:
+        return read_arrays(path / INITIAL)[0]["x"]
+    except (Damage, KeyError) as error:
+        raise BadRunDirectory(f"{path / INITIAL} {error}; restore it from a backup, or {GIVEN}") from error
 
 
 class _StartingAt:

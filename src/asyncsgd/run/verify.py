@@ -24,7 +24,7 @@ from asyncsgd.run.checksums import BEST, NAME, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE
 from asyncsgd.run.noise_log import LEDGERS
 from asyncsgd.run.read import STARTING, as_path, held, read_config
-from asyncsgd.run.stored import CHECKED
+from asyncsgd.run.stored import CHECKED, needs_initial
 from asyncsgd.tasks.model_file import read_facts
 from asyncsgd.trace import Trace
 from asyncsgd.trace.arrays import read_arrays, read_vector
@@ -185,7 +185,7 @@ class _Look:
             self._try(PICKLE, lambda: check_pickle(self.path / PICKLE))
         elif self._config and None in (entry.get("task"), entry.get("method")) and not starting:
             self._add(PICKLE, "is missing")
-        if entry.get("task") is not None and not (self.path / INITIAL).exists() and not starting:
+        if needs_initial(entry) and not (self.path / INITIAL).exists() and not starting:
             self._add(INITIAL, "is missing")
 
     def _check_updates(self, trace: Trace | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from itertools import accumulate as running_sums
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,23 @@ class TorchTask:
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, _used=None)
         return copy
+
+    def without_parameters(self) -> TorchTask | None:
+        """Return this task without the values of `initial`, to be stored beside them; None if that is impossible."""
+        from asyncsgd.tasks._torch.hollow import hollow
+
+        module, task = hollow(self._module), copy(self)
+        task._module = module
+        return None if module is None else task
+
+    def with_parameters(self, x: Vector) -> TorchTask:
+        """Return this task, which `without_parameters` made, with the values that it left out."""
+        from asyncsgd.tasks._torch.hollow import fill
+
+        task = copy(self)
+        task._module = deepcopy(self._module)
+        fill(task._module, x)
+        return task
 
     @property
     def sent(self) -> dict[str, Any]:
