@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from asyncsgd.run.background import BackgroundCall
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.verify import verify
+from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import arrays
 from asyncsgd.trace.arrays import Whole, read_arrays, write_arrays
 from asyncsgd.trace.sealed import Mark
@@ -266,3 +268,32 @@ def test_a_checkpoint_copies_the_newest_point_alone() -> None:
     assert slot == alone["update"]["points"]["current"]
     assert x.tobytes() == server.x.tobytes()
     assert not np.shares_memory(x, server.x)
+
+
+class Copies(asgd.Callback):
+    """Counts the arrays of the model's size that are alive after each update."""
+
+    def __init__(self) -> None:
+        self.found: list[int] = []
+
+    def on_update(self, view: Any, control: Any) -> None:
+        arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+        alive = tracemalloc.take_snapshot().filter_traces([arrays]).traces
+        self.found.append(sum(trace.size >= 8 * 50_000 for trace in alive))
+
+
+def test_no_copy_outlives_its_checkpoint_or_evaluation(tmp_path: Path) -> None:
+    """A single cycle would keep whole states alive; here nothing collects cycles."""
+    heard = Copies()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        options = {"every": 2, "checkpoints": asgd.Checkpoints(every=1), "callbacks": [heard]}
+        train(tmp_path, iterations=12, task=Bowl(50_000), **options)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # The engine's x, the updates of one poll, the points of two jobs, the newest one, the last good model; and, while
+    # they last, one copy for a checkpoint and one for an evaluation.
+    assert max(heard.found) <= 1 + 2 + 3 + 1 + 2

@@ -238,12 +238,14 @@ def long_run(directory: Path, iterations: int) -> tuple[int, int, int]:
         files.add_fingerprint(b"1234")
         if number % 1000 == 999:
             files.flush(recorder)
-    written = files.checkpoint(server.state(), 1.0, recorder, 3)
+    files.begin_checkpoint(server.state(), 1.0, recorder, 3)
+    written = files.written(wait=True)
+    assert written is not None
     trace = files.trace(recorder, server.concurrency)
     assert trace.iterations == iterations
     trace.check()
     files.close()
-    return recorder.nbytes, server._outcomes.nbytes, written.stat().st_size
+    return recorder.nbytes, server._outcomes.nbytes, written.path.stat().st_size
 
 
 def test_memory_and_checkpoints_of_a_long_run_stay_flat(tmp_path: Path) -> None:

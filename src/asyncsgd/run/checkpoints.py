@@ -33,31 +33,37 @@ def pack(state: Any) -> tuple[dict[str, Array], str]:
     {'x': array([1., 1.]), 'memory': {7: array([0.])}, 'eta': 0.1}
     """
     arrays: dict[str, Array] = {}
+    return arrays, json.dumps(_packed(state, "", arrays))
 
-    def walk(value: Any, path: str) -> Any:
-        if isinstance(value, np.ndarray):
-            arrays[path] = value
-            return {"array": path}
-        if isinstance(value, dict):  # as pairs, because keys may be worker ids
-            return {"dict": [[key, walk(item, f"{path}.{key}" if path else str(key))] for key, item in value.items()]}
-        if isinstance(value, list | tuple | deque):
-            return [walk(item, f"{path}.{place}") for place, item in enumerate(value)]
-        return value
 
-    return arrays, json.dumps(walk(state, ""))
+# These two are not inner functions: one that calls itself is a cycle, which would keep its arrays alive long after.
+
+
+def _packed(value: Any, path: str, arrays: dict[str, Array]) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays[path] = value
+        return {"array": path}
+    if isinstance(value, dict):  # as pairs, because keys may be worker ids
+        pairs = ((key, f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+        return {"dict": [[key, _packed(item, place, arrays)] for key, place, item in pairs]}
+    if isinstance(value, list | tuple | deque):
+        return [_packed(item, f"{path}.{place}", arrays) for place, item in enumerate(value)]
+    return value
 
 
 def unpack(arrays: dict[str, Array], text: str) -> Any:
     """Return the state that `pack` was given."""
+    return _unpacked(json.loads(text), arrays)
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, list):
-            return [walk(item) for item in value]
-        if isinstance(value, dict):
-            return arrays[value["array"]] if "array" in value else {key: walk(item) for key, item in value["dict"]}
-        return value
 
-    return walk(json.loads(text))
+def _unpacked(value: Any, arrays: dict[str, Array]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(item, arrays) for item in value]
+    if isinstance(value, dict):
+        if "array" in value:
+            return arrays[value["array"]]
+        return {key: _unpacked(item, arrays) for key, item in value["dict"]}
+    return value
 
 
 FORMAT = "2"

@@ -28,6 +28,9 @@ from asyncsgd.trace import Delays, Trace
 MUCH = 3.0
 """A step above this multiple of the safe one is reported if the loss does not fall."""
 
+MEMORY = 1 << 30
+"""Bytes that estimating L may take: it must not need more memory than the training."""
+
 BY_CHANCE = 4.0
 """Standard deviations by which the counts of uniform draws may differ."""
 
@@ -130,19 +133,22 @@ def judge(
     ``hurry``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its thread
     may still use the task.
     """
-    apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry)
+    apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry, len(x))
     return diagnose(
         trace, metrics, request.method, request.task, x, faults, diverged=diverged, apart=apart, known=known
     )
 
 
-def _apart(trace: Trace, deaths: int, hurry: bool) -> str | None:
-    """Return the reason not to compute gradients in the server's process: it might die too, or take long."""
+def _apart(trace: Trace, deaths: int, hurry: bool, dimension: int) -> str | None:
+    """Return the reason not to compute gradients in the server's process: it might die too, or take long or much."""
     if hurry:
         return "the run was interrupted, and estimating L would delay its end"
     if deaths:
         who = "a worker" if deaths == 1 else f"{deaths} workers"
         return f"{who} died or hung, and computing a gradient here might do the same to the server"
+    needed = 8 * dimension * (6 * min(4, len(trace.delays.per_worker)) + 8)  # vectors of float64: draws, and directions
+    if needed > MEMORY:
+        return f"the model is large, and estimating L would take {needed / 2**30:.2g} GiB of memory"
     took = trace.duration
     if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
         return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"

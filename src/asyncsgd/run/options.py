@@ -100,7 +100,8 @@ class Limits:
     so an evaluation that hangs keeps its memory, a copy of the model and what the task uses, until it returns."""
     evaluation_errors: str = "continue"
     """What an exception in an evaluation does: "continue" shows it once, journals it and lets the run continue; "raise"
-    saves and stops the run. A task that cannot be evaluated at its initial model is always refused."""
+    saves and stops the run. An error about wrong input (`asyncsgd.core.errors.UsageError`) always does.
+    A task that cannot be evaluated at its initial model is refused."""
 
     def __post_init__(self) -> None:
         count("max_failures", self.max_failures)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector
@@ -262,7 +263,8 @@ class Recording:
         if error is None:
             self.note(f"the evaluation of iteration {missed.iteration} failed: {missed.reason}; the run continues")
             return
-        if self._request.limits.evaluation_errors == "raise" or not isinstance(error, Exception):
+        wrong = isinstance(error, UsageError) or not isinstance(error, Exception)
+        if wrong or self._request.limits.evaluation_errors == "raise":
             raise error
         text = "".join(traceback.format_exception(error))
         if self.troubles.first(where(text)):
