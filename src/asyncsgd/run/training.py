@@ -56,8 +56,11 @@ def train(
             ``asgd.tasks.torch(..., sampling="epochs")`` does. The run hands out every row once per epoch over all
             workers together, and then waits for the jobs in flight, so that every row is used. Rows of jobs that were
             lost, rejected, cancelled or dropped are counted as ``run.skipped_rows``.
-        until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound.
-        every: Iterations between evaluations of the task; by default a hundredth of ``iterations``.
+        until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound. If an evaluation
+            takes long, some more updates arrive before its result stops the run.
+        every: Iterations between evaluations of the task; by default a hundredth of ``iterations``. Another thread
+            evaluates a copy of the model while updates arrive. An evaluation that is due while the last one runs is
+            skipped; the final model is always evaluated.
         directory: Folder for trace, metrics and checkpoints; None: nothing is written.
         resume: Resume from the last checkpoint of ``directory``, or start a run if the directory holds none. A run
             that has these iterations or epochs, or has met this target, is returned, and its directory does not change.
@@ -66,7 +69,8 @@ def train(
         callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has early
             stopping, the best model, and loggers for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
-        limits: How many consecutive failures of a worker the run tolerates.
+        limits: How many consecutive failures of a worker the run tolerates, how long an evaluation may take, and what
+            an exception in an evaluation does.
         progress: Whether to show progress on the terminal, and a summary at the end.
 
     >>> import asyncsgd as asgd

@@ -125,8 +125,10 @@ class Callback:
     """Base class of callbacks: override the hooks that you need. A hook that is not overridden costs nothing.
 
     The run calls all hooks in its own thread, between two updates; workers compute meanwhile. An exception in a hook
-    stops the run: the workers end, the run is saved, and the error names the callback and the hook. To keep something
-    for a resume, override ``state`` and ``load``. docs/howto/callback.md has more examples.
+    stops the run: the workers end, the run is saved, and the error names the callback and the hook. An evaluation may
+    run in another thread at the same time, and a PyTorch task sets torch's global random state meanwhile: draw random
+    numbers from a generator of your own. To keep something for a resume, override ``state`` and ``load``.
+    docs/howto/callback.md has more examples.
 
     >>> import asyncsgd as asgd
     >>> class Enough(asgd.Callback):
@@ -149,10 +151,13 @@ class Callback:
         """Called a few times per second."""
 
     def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
-        """Called after an evaluation; ``view`` has the iteration and the time of the evaluated model."""
+        """Called after an evaluation; ``view`` has the iteration and the time of the evaluated model.
+
+        If the evaluation took long, more updates have arrived since; ``on_update`` has seen them.
+        """
 
     def on_checkpoint(self, view: LiveView, path: Path) -> None:
-        """Called after a checkpoint was written."""
+        """Called after a checkpoint was written; more updates may have arrived since its iteration, ``path.stem``."""
 
     def on_worker(self, view: LiveView, worker: int, what: str) -> None:
         """Called when a worker has ``joined``, ``left``, ``died``, ``failed``, or was ``rejected`` or ``retired``."""
