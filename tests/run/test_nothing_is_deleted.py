@@ -109,7 +109,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(RunDirectory, name, dies)
 
 
-@pytest.mark.parametrize("name", ["begin", "_describe", "flush", "checkpoint"])
+@pytest.mark.parametrize("name", ["begin", "_describe", "flush", "begin_checkpoint"])
 def test_a_start_that_was_killed_at_once_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

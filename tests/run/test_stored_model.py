@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +141,24 @@ def test_what_values_cannot_restore_is_pickled_whole() -> None:
     entry, pickled = package(made(Strange()), asgd.async_sgd(0.1))
     assert "parameters" not in entry
     assert pickled is not None
+
+
+def test_a_model_can_be_made_while_another_thread_evaluates() -> None:
+    """The evaluation waits between its batches until the main thread has made a model at other parameters."""
+    rows, begun, made_model = torch.randn(600, WIDE), threading.Event(), threading.Event()
+
+    def waits(outputs: Any, targets: Any) -> float:
+        begun.set()
+        assert made_model.wait(60)
+        return float(outputs.mean())
+
+    task = asgd.tasks.torch(Tied(), nn.functional.mse_loss, (rows, torch.ones(600, 1)), metrics={"mean": waits})
+    x, found = task.initial(), []
+    thread = threading.Thread(target=lambda: found.append(task.evaluate(x)))
+    thread.start()
+    assert begun.wait(60)
+    module = task.module(x + np.float32(1.0))
+    made_model.set()
+    thread.join()
+    assert found == [task.evaluate(x)]
+    assert np.array_equal(module.first.weight.detach().numpy().reshape(-1), (x + np.float32(1.0))[: WIDE * WIDE])

@@ -2,9 +2,9 @@
 
 ``training`` has the call and ``options`` its arguments. ``loop`` is the loop, ``recording`` writes what happens;
 beside it ``evaluator`` makes the metrics and ``checkpointer`` saves the state, each with a thread. ``directory``,
-``checkpoints``, ``checksums``, ``journal`` and ``stored`` define the files of a run; ``read`` reads them, ``verify`` and
-``repair`` check them. ``replaying`` computes a run again. ``view`` and ``ending`` describe one run for every output;
-``live`` follows a run that is still training. ``diagnosis`` explains why a run does not learn.
+``checkpoints``, ``checksums``, ``journal`` and ``stored`` define the files of a run; ``read`` reads them, ``verify``
+and ``repair`` check them. ``replaying`` computes a run again. ``view`` and ``ending`` describe one run for every
+output; ``live`` follows a run that is still training. ``diagnosis`` explains why a run does not learn.
 """
 
 from asyncsgd.core.errors import BadCheckpoint, BadRunDirectory, ReplayDiffers, WorkersFailed

@@ -324,14 +324,15 @@ class TorchTask:
 
         from asyncsgd.tasks._torch.model import trained
 
-        copy, used = deepcopy(self._module), self._ready()
+        # With a model of its own: another thread may be evaluating with the one of `_ready`.
+        made, used = deepcopy(self._module), copy(self)._ready()
         with torch.no_grad(), self._seeded(0, self._plain):
             used.model.load(x, copy=True)
             used.model.start_evaluation(self._calibration_batches, used.objective.run)
-            torch._foreach_copy_(trained(copy), used.model.parameters)
-            for mine, computed in zip(copy.buffers(), used.model.module.buffers(), strict=True):
+            torch._foreach_copy_(trained(made), used.model.parameters)
+            for mine, computed in zip(made.buffers(), used.model.module.buffers(), strict=True):
                 mine.copy_(computed)
-        return copy.eval()
+        return made.eval()
 
     def _calibration_batches(self) -> Iterator[Any]:
         """Yield batches spread evenly over the data of all workers, or the first ones of a stream; always the same."""
