@@ -14,10 +14,12 @@ from pathlib import Path
 
 import fashion
 import language
+import memory
 import optimizers
 
 PARTS = {
     "optimizers": optimizers.part,
+    "memory": memory.part,
     "fashion": fashion.part,
     "language": language.part,
 }

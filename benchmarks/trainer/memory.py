@@ -1,18 +1,15 @@
 """Measure the server's resident memory, and how long a checkpoint stops its updates.
 
-Run it with ``python benchmarks/trainer/memory.py``.
-
 Memory is counted in vectors, the bytes of one copy of the model, beyond what the process takes before the task is made.
 Each optimizer trains in a fresh process with two workers that send a constant gradient. A thread reads /proc/self/statm
 every few milliseconds: the *steady* figure is the median between evaluations and checkpoints, the *peak* the largest.
 Shared memory (points and updates, which the workers map too) is listed apart. The stall is the time for which a call of
 the checkpointer keeps the loop, over the time until that checkpoint is on the disk, which is what a synchronous write
-would take. Figures go to the terminal and to memory.json; ``--size 1e8`` needs 8 GB and takes minutes.
+would take. ``--parts memory --sizes 1e8`` needs 8 GB and takes minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -32,6 +29,7 @@ from asyncsgd.run.directory import RunDirectory
 from asyncsgd.trace import Recorder
 
 OPTIMIZERS = ("sgd", "adamw")
+ITERATIONS, STALL_SIZE = 60, 10_000_000
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -128,7 +126,7 @@ def stall(optimizer: str, n: int, rounds: int) -> dict[str, float]:
         checkpointer = Checkpointer(asgd.Checkpoints(keep=1), files)
         for _ in range(rounds + 1):
             began = time.perf_counter()
-            checkpointer.save(server, recorder, 0.0, sound=True)
+            checkpointer.save(server, recorder, 0.0, "", sound=True)
             stalled = time.perf_counter() - began
             checkpointer.written(wait=True)
             found.append((stalled, time.perf_counter() - began))
@@ -141,28 +139,19 @@ def stall(optimizer: str, n: int, rounds: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=float, default=2e7, help="Parameters (float32) in the measurement of memory.")
-    parser.add_argument("--stall-size", type=float, default=1e7, help="Parameters in the measurement of the stall.")
-    parser.add_argument("--iterations", type=int, default=60, help="Updates of each run.")
-    parser.add_argument("--rounds", type=int, default=5, help="Checkpoints whose stall is measured.")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("memory.json"))
-    parser.add_argument("--inside", choices=OPTIMIZERS, help=argparse.SUPPRESS)  # the fresh process of one optimizer
-    given = parser.parse_args()
-    if given.inside is not None:
-        print(json.dumps(train(given.inside, int(given.size), given.iterations)))
-        return
-    rows: dict[str, Any] = {"size": int(given.size), "stall_size": int(given.stall_size), "memory": {}, "stall": {}}
+def part(options: Any) -> dict[str, Any]:
+    """Measure both optimizers, and return the figures."""
+    size = int((options.sizes or [2e7])[-1])
+    rows: dict[str, Any] = {"size": size, "stall_size": STALL_SIZE, "memory": {}, "stall": {}}
     for optimizer in OPTIMIZERS:
-        command = [sys.executable, __file__, "--inside", optimizer]
-        command += ["--size", str(given.size), "--iterations", str(given.iterations)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, __file__, optimizer, str(size)], capture_output=True, text=True, check=True
+        )
         rows["memory"][optimizer] = json.loads(done.stdout.splitlines()[-1])
-        rows["stall"][optimizer] = stall(optimizer, int(given.stall_size), given.rounds)
-        print(optimizer, rows["memory"][optimizer], rows["stall"][optimizer])
-    given.output.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+        rows["stall"][optimizer] = stall(optimizer, STALL_SIZE, options.rounds)
+        print(f"   {optimizer}: {rows['memory'][optimizer]}, checkpoint {rows['stall'][optimizer]}", flush=True)
+    return rows
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # the fresh process of one optimizer
+    print(json.dumps(train(sys.argv[1], int(sys.argv[2]), ITERATIONS)))

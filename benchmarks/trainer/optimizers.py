@@ -39,9 +39,7 @@ def methods(size: int) -> dict[str, asgd.Method]:
         "AdamW, clipping": plain.clipped(1e-3).using(optimizer=adamw(weight_decay=0.1)),
         "torch AdamW on the server": plain.using(optimizer=torch_adamw("AdamW", weight_decay=0.1, fused=True)),
     }
-    if hasattr(asgd, "schedules"):
-        schedule = asgd.schedules.cosine(1e-3, warmup=100, total=10**9)
-        found["schedule"] = asgd.async_sgd(schedule)
+    found["schedule"] = asgd.async_sgd(asgd.schedules.cosine(1e-3, warmup=100, total=10**9))
     return found
 
 
