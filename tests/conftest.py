@@ -27,13 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quick_evaluations_are_waited_for(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_evaluations_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run wait for an evaluation however busy the machine is, so that every test finds all of its metrics.
 
-    Tests of evaluations that take long set it back to 0. Those of Flower hold evaluations up at gates.
+    Tests of evaluations that take long set it back to 0.
     """
-    if "tests/flower" not in str(request.node.path):
-        monkeypatch.setattr("asyncsgd.run.evaluator.QUICK", 60.0)
+    monkeypatch.setattr("asyncsgd.run.evaluator.QUICK", 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -268,7 +268,7 @@ def serve(
             initial_arrays,
             method,
             iterations,
-            Evaluation.of(iterations, every, until, hurries=True),
+            Evaluation.of(iterations, every, until, federated=True),
             clients,
             privacy,
             sendable("train_config", train_config or {}),
@@ -334,7 +334,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             resume=resume,
             seed=seed,
             checkpoints=request.checkpoints,
-            limits=Limits(max_failures=NEVER),
+            limits=Limits(max_failures=NEVER, evaluation_errors="raise"),
         )
         with saved_before_exit(task.stop):
             run = _run(inner, hooks, files)

@@ -187,12 +187,12 @@ class Loop:
 
     def _settle(self, pool: WorkerPool, interrupts: Interrupts) -> None:
         """Evaluate and save the final model, whatever ended the loop."""
-        record, hurries = self._record, self._request.evaluation.hurries
-        if hurries or record.should_stop():
+        record, federated = self._record, self._request.evaluation.federated
+        if federated or record.should_stop():
             record.save()  # first: an evaluation may take long, and a second signal may end the process
         record.catch_up()
         measured = record.evaluator.last == self._server.iteration
-        if record.diverged is None and not measured and not (hurries and record.should_stop()):
+        if record.diverged is None and not measured and not (federated and record.should_stop()):
             record.measure()
         self._seconds = record.seconds  # before the workers stop, which takes time too
         if interrupts.received is None:

@@ -119,18 +119,18 @@ class Evaluation:
     every: int
     """Iterations between evaluations."""
     target: Target | None = None
-    hurries: bool = False
-    """Whether a run that a signal stops neither waits for an evaluation nor evaluates its last model: clients evaluate,
-    which may take minutes."""
+    federated: bool = False
+    """As `asyncsgd.flower.serve` promises: updates wait if an evaluation is due while the last one runs, and a run that
+    a signal stops neither waits for an evaluation nor evaluates its last model, as clients may take minutes."""
 
     @classmethod
-    def of(cls, iterations: int, every: int | None, until: str | None, *, hurries: bool = False) -> Evaluation:
+    def of(cls, iterations: int, every: int | None, until: str | None, *, federated: bool = False) -> Evaluation:
         """Return what ``every`` and ``until`` of `asyncsgd.train` mean: by default a hundred evaluations in all."""
         count("iterations", iterations)
         if every is not None:
             count("every", every)
         target = None if until is None else Target.parse(until)
-        return cls(max(1, iterations // 100) if every is None else every, target, hurries)
+        return cls(max(1, iterations // 100) if every is None else every, target, federated)
 
 
 @dataclass(frozen=True)

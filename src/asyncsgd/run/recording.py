@@ -226,9 +226,10 @@ class Recording:
         ``at``: the time of the evaluation before the run, which must not fail.
         """
         evaluator, iteration = self.evaluator, self._server.iteration
-        self.catch_up(wait=not background)
+        federated = self._request.evaluation.federated
+        self.catch_up(wait=not background or federated)
         if evaluator.busy:
-            if background:
+            if background and not federated:
                 evaluator.skip(iteration)
             return  # else the run is about to stop, and only one evaluation runs at a time
         x = self._server.output.copy()
@@ -236,8 +237,8 @@ class Recording:
         if self._good is None:
             self._good = iteration, x
         evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
-        patience = evaluator.patience if background else math.inf
-        self._fetch(patience, required=at is not None)
+        patience = 0.0 if federated else evaluator.patience
+        self._fetch(patience if background else math.inf, required=at is not None)
 
     def catch_up(self, *, wait: bool = True) -> None:
         """Record the evaluation that is under way; without ``wait``, only if it has ended."""
@@ -246,8 +247,8 @@ class Recording:
 
     def _fetch(self, patience: float, *, required: bool = False) -> None:
         # If clients evaluate, a run that must stop does not wait for them. Else a second signal ends the wait.
-        hurries = self._request.evaluation.hurries
-        found = self.evaluator.finished(patience=patience, should_stop=self.should_stop if hurries else None)
+        should_stop = self.should_stop if self._request.evaluation.federated else None
+        found = self.evaluator.finished(patience=patience, should_stop=should_stop)
         if isinstance(found, Measured):
             self._enter(found)
         elif found is not None:
