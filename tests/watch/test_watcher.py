@@ -115,7 +115,7 @@ def test_workers_come_and_go(tmp_path: Path) -> None:
     assert (states[1], states[2]) == ("retired", "gone")
     assert frame.alive == 2
     assert [row.deaths for row in frame.workers] == [0, 0, 1, 0]
-    assert frame.faults == {"deaths": 1, "exceptions": 1, "rejected": 1, "retired": [1]}
+    assert frame.faults == {"deaths": 1, "exceptions": 1, "rejected": 1, "retired": [1], "evaluations": 0}
     assert [note.text for note in frame.notes] == [
         "worker 2 was killed by SIGKILL",
         "worker 1 is retired: 3 updates in a row were rejected: NaN",
