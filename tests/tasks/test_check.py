@@ -203,3 +203,23 @@ def test_narrow_seeds():
     assert len(seeds) == 5000
     with pytest.raises(BadParameter, match="bits = 0 must be an integer"):
         narrow_seed(3, bits=0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        ((("a", 0, (2,)), ("b", 2, (1, 1))), None),
+        ((("a", 0, (2,)),), r"layout\(\) covers 2 numbers, initial\(\) has 3"),
+        ((("a", 0, (2,)), ("b", 1, (2,))), r"layout\(\): 'b' begins at 1, the numbers before it end at 2"),
+    ],
+)
+def test_a_layout_covers_the_vector(layout, says):
+    class Named(Mine):
+        def layout(self):
+            return layout
+
+    if says is None:
+        check_task(Named())
+        return
+    with pytest.raises(BadTask, match=says):
+        check_task(Named())

@@ -96,3 +96,22 @@ def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
     done = call("--iterations", "8", "--resume")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore:precision")  # a CPU without bfloat16 is slow at it
+def test_a_batch_in_bfloat16_is_near_the_one_in_float32(example):
+    def updates(precision):
+        torch.manual_seed(0)
+        return asgd.tasks.torch(
+            example.TinyGPT(vocab=256, layers=1, width=32),
+            step=lambda model, batch: model(batch["tokens"], labels=batch["labels"]).loss,
+            data=example.Text(example.sources(2000)),
+            batch_size=4,
+            sampling="epochs",
+            precision=precision,
+        )
+
+    plain, half = (updates(precision) for precision in ("float32", "bfloat16"))
+    exact, update = (task.update(plain.initial(), 0, 0, 0) for task in (plain, half))
+    assert not np.array_equal(exact, update)
+    assert np.linalg.norm(exact - update) < 0.05 * np.linalg.norm(exact)

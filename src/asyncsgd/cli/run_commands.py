@@ -158,6 +158,8 @@ def _metric(option: str, text: str, *, patience: bool = False) -> tuple[str, dic
             fix = f"write {text}:min if they are, else {text}:max"
         raise BadParameter(option, text, problem, fix) from error
     return metric, options
+
+
 def _length(given: Given, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``iterations`` and ``epochs`` for `asyncsgd.train`; ``before`` is run.json of a run to resume."""
     if "iterations" in given or "epochs" in given:

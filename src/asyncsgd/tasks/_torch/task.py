@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
@@ -50,6 +50,8 @@ class InUse:
     loader: Loader
     last: dict[int, int]
     """The last batch of each worker in this process."""
+    write_gradient: Callable[..., None]
+    seeded: Callable[..., AbstractContextManager[None]]
 
 
 class TorchTask:
@@ -161,18 +163,15 @@ class TorchTask:
         """Return what this process has set up; a forked process sets up its own."""
         process = os.getpid()
         if self._used is None or self._used.process != process:
+            from asyncsgd.tasks._torch.compute import write_gradient
             from asyncsgd.tasks._torch.devices import resolve
-            from asyncsgd.tasks._torch.model import FlatModel
+            from asyncsgd.tasks._torch.model import FlatModel, seeded
 
             device = resolve(self.device)
             model = FlatModel(self._module, device, compile=self._compute.compile)
-            self._used = InUse(process, model, self._objective.on(device), Loader(self._compute.loaders), {})
+            objective, loader = self._objective.on(device), Loader(self._compute.loaders)
+            self._used = InUse(process, model, objective, loader, {}, write_gradient, seeded)
         return self._used
-
-    def _seeded(self, seed: int, plain: bool) -> AbstractContextManager[None]:
-        from asyncsgd.tasks._torch.model import seeded
-
-        return seeded(seed, self._ready().model.device, everything=not plain)
 
     # ---------------------------------------------------------------------------------------------- a job
 
@@ -214,8 +213,6 @@ class TorchTask:
 
         If x starts at a multiple of 64 bytes it may be used in place, so it must not change during the call.
         """
-        from asyncsgd.tasks._torch.compute import write_gradient
-
         check_job(worker, seed, self.workers)
         seed = int(seed)  # NumPy's integers would overflow
         used = self._ready()
@@ -223,8 +220,8 @@ class TorchTask:
         batches = self._micro_batches(used, int(worker), seed, batch)
         plain = self._data.stream is None and self._part(worker).plain
         used.model.load(x)
-        with self._seeded(seed, plain):
-            write_gradient(used.model, used.objective, batches, self._compute.precision, destination)
+        with used.seeded(seed, used.model.device, everything=not plain):
+            used.write_gradient(used.model, used.objective, batches, self._compute.precision, destination)
         used.model.deliver(out)
 
     def examples(self, worker: int, seed: int, batch: int | None = None) -> int | None:
@@ -251,6 +248,8 @@ class TorchTask:
             return self._streamed(self._data.stream, worker, checked_batch(batch), seed)
         part = self._part(worker)
         chosen = self._sampling.rows(len(part), worker, self.heterogeneous, seed, batch)
+        if number == 1 and not self._compute.loaders:
+            return ((1.0, part.batch(rows)) for rows in (chosen,))  # read when it is asked for
         cuts = [slice(0, len(chosen))] if number == 1 else self._cuts(len(chosen), worker)
         shares = [(cut.stop - cut.start) / len(chosen) for cut in cuts]
         then = self._guess(used, part, worker, batch)
@@ -294,7 +293,7 @@ class TorchTask:
 
         used = self._ready()
         parts = self._data.rows if self._data.test is None else [self._data.test]
-        with torch.no_grad(), self._seeded(0, self._plain):
+        with torch.no_grad(), used.seeded(0, used.model.device, everything=not self._plain):
             used.model.load(x)
             used.model.start_evaluation(self._calibration_batches, used.objective.run)
             values = [self._measure(used, part) for part in parts]
@@ -326,7 +325,7 @@ class TorchTask:
 
         # With a model of its own: another thread may be evaluating with the one of `_ready`.
         made, used = deepcopy(self._module), copy(self)._ready()
-        with torch.no_grad(), self._seeded(0, self._plain):
+        with torch.no_grad(), used.seeded(0, used.model.device, everything=not self._plain):
             used.model.load(x, copy=True)
             used.model.start_evaluation(self._calibration_batches, used.objective.run)
             torch._foreach_copy_(trained(made), used.model.parameters)
