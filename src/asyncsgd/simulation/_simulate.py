@@ -155,7 +155,7 @@ def run_simulation(
     request = _Request(task, method, iterations, seed, every, progress, {"method": method.name, "seed": str(seed)})
     if isinstance(durations, Durations) and isinstance(low.schedule, Reason):
         return _warn(_through_server(request, durations, low.schedule))
-    source = source_of(durations, method, iterations, seed).with_batches(method.work.steps, batches_of(task))
+    source = source_of(durations, method, iterations, seed, batches_of(task))
     if isinstance(low.numbers, Reason):
         return _warn(_through_core(request, source, low.numbers))
     return _warn(_compiled(request, source))
@@ -225,11 +225,19 @@ def check_metrics(values: Any) -> None:
             raise BadParameter(f"task.evaluate: {name}", float(value), "is not finite at the initial model", fix)
 
 
-def source_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Schedule | Trace:
-    """Return which worker works when: a compiled schedule, or the given trace."""
-    if isinstance(durations, Trace):
-        return durations if iterations == durations.iterations else durations.until(iterations)
-    return schedule(method.dispatch, durations, iterations=iterations, seed=seed)
+def source_of(
+    durations: Durations | Trace, method: Method, iterations: int, seed: int, counted: str = "all"
+) -> Schedule | Trace:
+    """Return which worker works when: a compiled schedule, or the given trace, with the mini-batches of the method.
+
+    ``counted`` says whether they are counted over all workers or for each "worker".
+    """
+    source: Schedule | Trace
+    if not isinstance(durations, Trace):
+        source = schedule(method.dispatch, durations, iterations=iterations, seed=seed)
+    else:
+        source = durations if iterations == durations.iterations else durations.until(iterations)
+    return source.with_batches(method.work.steps, counted)
 
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
