@@ -27,10 +27,6 @@ WITHOUT_EXAMPLE = {
     "asyncsgd.callbacks.wandb": "needs an extra, and writes into a folder; tests/loggers runs it",
 }
 
-WITH_SCHEDULES = ("simulate", "sweep", "compare", "grid", "theory.theorem3")
-WITH_SCHEDULES += ("theory.theorem1_bounded", "theory.theorem3_bounded")
-"""Functions that get their Args together with `asyncsgd.schedules`; they are checked once that module exists."""
-
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every public function, and the classes that users call like one, with the name that users write."""
@@ -60,9 +56,7 @@ def undocumented(found: Any) -> list[str]:
     ]
 
 
-WAITING = () if hasattr(asgd, "schedules") else tuple(f"asyncsgd.{name}" for name in WITH_SCHEDULES)
-FOUND = {id(found) for name, found in public() if name in WAITING}
-PUBLIC = {name: found for name, found in public() if id(found) not in FOUND}
+PUBLIC = dict(public())
 
 
 def test_there_are_as_many_as_we_think() -> None:

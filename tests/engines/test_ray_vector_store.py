@@ -137,12 +137,12 @@ def test_a_worker_is_sent_two_jobs_at_most() -> None:
     here = fake_server()
     for slot in range(5):
         here.give(0, slot)
-    assert [arguments[0] for arguments in here.ray.called] == [100, 101]
+    assert [arguments[0][0] for arguments in here.ray.called] == [100, 101]
     here.finish(0)
     assert len(here.reports()) == 1
     assert len(here.ray.called) == 2  # its update is still being used
     here.queue.make_room()
-    assert [arguments[0] for arguments in here.ray.called] == [100, 101, 102]
+    assert [arguments[0][0] for arguments in here.ray.called] == [100, 101, 102]
 
 
 def test_memory_in_flight_is_bounded_and_jobs_wait_their_turn() -> None:
@@ -189,9 +189,9 @@ def test_a_job_that_needs_the_store_waits_behind_those_held_back() -> None:
     here.give(1, slot=1)
     here.handles[3].shares = True
     here.give(2, slot=0)
-    assert [arguments[0] for arguments in here.ray.called] == [100]
+    assert [arguments[0][0] for arguments in here.ray.called] == [100]
     here.give(3, slot=9)  # it shares memory with the server
-    assert [arguments[0] for arguments in here.ray.called] == [100, 103]
+    assert [arguments[0][0] for arguments in here.ray.called] == [100, 103]
 
 
 def test_room_that_a_cancelled_job_leaves_is_used_at_once() -> None:

@@ -88,6 +88,14 @@ def compute_job(work: Work, task: Any, x: Vector, worker: int, seed: int, steps:
         seed: The seed of the job.
         steps: The number of mini-batches of the job, by default the work's; only the last job before a drain has fewer.
         batch: The number of the first of them.
+
+    >>> from asyncsgd.tasks import quadratic
+    >>> task = quadratic(workers=2, dim=2, noise=0.0)
+    >>> update = compute_job(Gradient(), task, task.initial(), worker=0, seed=7, steps=None, batch=0)
+    >>> bool((update == task.update(task.initial(), 0, 7)).all())
+    True
+
+    docs/howto/engine.md shows an engine that calls it.
     """
     if steps not in (None, work.steps) and isinstance(work, LocalSteps):
         work = replace(work, steps=steps)

@@ -242,7 +242,7 @@ def source_of(
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
     """Return the arrivals of a compiled schedule or of a trace."""
-    return source_of(durations, method, iterations, seed).with_batches(method.work.steps, "all").arrivals()
+    return source_of(durations, method, iterations, seed).arrivals()
 
 
 def _compiled(request: _Request, source: Schedule | Trace) -> Run:
