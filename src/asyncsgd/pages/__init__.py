@@ -1,6 +1,6 @@
 """Self-contained HTML pages about runs, plans and experiments, and figures for papers.
 
-``report`` writes the page of runs · ``sources`` gathers the runs · ``run_page``, ``sections``, ``summary`` and ``js``
+``report`` writes the page of runs · ``sources`` gathers the runs · ``run_page``, ``sections`` and ``js``
 compose the page · ``page_data``, ``theory_comparison`` compute its numbers · ``page`` is any page · ``figures`` draws
 with matplotlib.
 """
