@@ -35,7 +35,7 @@ class Rows:
         block = worker if self.heterogeneous else 0
         return block * self.rows + rows_of_batch(batch, self.batch_size, self.rows, seed=5)
 
-    def batch_rows(self, worker: int, batch: int) -> int:
+    def examples(self, worker: int, seed: int, batch: int) -> int:
         return len(self.of(worker, batch))
 
     def update(self, x: Vector, worker: int, seed: int, batch: int) -> Vector:

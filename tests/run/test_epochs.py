@@ -188,9 +188,9 @@ def test_dropped_rows_are_skipped() -> None:
     assert run.trace.counts[Outcome.DROPPED] > 0
 
 
-def test_without_batch_rows_an_epoch_is_shared_out_evenly() -> None:
+def test_without_examples_an_epoch_is_shared_out_evenly() -> None:
     class Plain(Rows):
-        batch_rows = None
+        examples = None
 
     seen = EpochCount(Plain(20, 3))
     for batch in range(7):

@@ -47,8 +47,8 @@ def iterations_of(task: Task, work_steps: int, iterations: int | None, epochs: i
 class EpochCount:
     """Counts the rows of jobs that were lost, rejected, cancelled or dropped: no step of the model used them.
 
-    A task may have a method ``batch_rows(worker, batch)``, the number of rows of a mini-batch. Without it, the rows of
-    an epoch are shared out evenly, which is exact except for the last mini-batch of an epoch.
+    A task may have a method ``examples(worker, seed, batch)``, the number of rows of a mini-batch; in epochs, the seed
+    does not matter. Without it, the rows of an epoch are shared out evenly.
     """
 
     def __init__(self, task: Any) -> None:
@@ -83,9 +83,9 @@ class EpochCount:
             self.add(Outcome(outcome), worker, steps, batch)
 
     def _rows(self, worker: int, batch: int) -> int:
-        exact = getattr(self._task, "batch_rows", None)
+        exact = getattr(self._task, "examples", None)
         if exact is not None:
-            return int(exact(worker, batch))
+            return int(exact(worker, 0, batch))
         assert self.per_epoch is not None
         rows = int(getattr(self._task, "epoch_rows", None) or 0)
         size = -(-rows // self.per_epoch)

@@ -49,8 +49,7 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # ``update(x, worker, seed, batch)`` and ``update_into(x, worker, seed, out, batch)``. ``batch`` is the number of
 # mini-batches handed out before this one, to all workers, or to this worker if the task is ``heterogeneous``. A task
 # that walks its data in epochs (`asyncsgd.tasks.epochs`) also has ``batches_per_epoch``, the number of mini-batches in
-# which all workers together see every row once, ``epoch_rows``, the number of these rows, and
-# ``batch_rows(worker, batch)``, which returns the number of rows of one mini-batch.
+# which all workers together see every row once, and ``epoch_rows``, the number of these rows.
 # **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
 # differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed, batch)``
 # returns the number of rows of a mini-batch, or None.

@@ -234,10 +234,6 @@ class TorchTask:
         rows = len(self._part(worker))
         return min(size, rows - checked_batch(batch) % -(-rows // size) * size)
 
-    def batch_rows(self, worker: int, batch: int) -> int | None:
-        """Return the number of rows of a mini-batch, which does not depend on the seed."""
-        return self.examples(worker, 0, batch)
-
     def _part(self, worker: int) -> Rows:
         return self._data.rows[worker if self.heterogeneous else 0]
 
