@@ -143,8 +143,8 @@ def main() -> None:
         callbacks=[asgd.callbacks.EarlyStopping("loss"), asgd.callbacks.SaveBest("loss")],
     )
     print(f"perplexity {run.metrics['perplexity'][-1]:.2f}")
-    print(complete(run.module(), "def main("))
     run.write_model("model.safetensors")
+    print(complete(run.module(), "def main("))
 
 
 @torch.no_grad()

@@ -80,7 +80,6 @@ def test_the_task_reaches_a_worker(example):
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.skipif(not hasattr(asgd, "schedules"), reason="needs schedules")
 def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -245,6 +245,7 @@ def test_a_stream_of_pairs_calibrates_batch_norm():
         ({"step": lambda model, batch: 3.0}, "step = 'float' is what it returned, not a tensor"),
         ({"step": lambda model, batch: type("Out", (), {"loss": 1})()}, r"step = 'Out'.*its attribute \.loss"),
         ({"step": lambda model, batch: own_loss(model, batch).detach()}, "step = .* does not depend on the parameters"),
+        ({"step": lambda model, batch: own_loss(small_model(), batch)}, "not depend on the parameters of the model"),
         ({"accumulate": 3}, r"accumulate = 3 does not divide batch_size = 8; pass .* multiple of 3, such as 9"),
         ({"accumulate": 2, "batch_size": [4, 5]}, r"accumulate = 2 does not divide batch_size\[1\] = 5"),
         ({"accumulate": 0}, "accumulate = 0 must be"),

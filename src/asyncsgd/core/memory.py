@@ -34,7 +34,8 @@ class MemoryNeeded(NamedTuple):
 def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> MemoryNeeded:
     """Return the bytes that a server needs at most, by what they are for.
 
-    The memory of the workers themselves, of the task's data and of a checkpoint that is being written is not included.
+    The memory of the workers themselves and of the task's data is not included, nor are the copies that a run makes for
+    evaluations and checkpoints.
 
     Args:
         method: The method, bound to the run with `asyncsgd.Method.bind`.

@@ -15,6 +15,9 @@ ROOT = Path("/")
 def check_memory(method: Method, x: Vector, workers: int, free: int | None = None) -> None:
     """Raise if the server of a run needs more memory than is free.
 
+    To what the server itself needs it adds the copies that a run makes: the last good model, the model that is being
+    evaluated, and the state that is being written to a checkpoint.
+
     Args:
         method: The method, bound to the run.
         x: The model at the start.
@@ -23,11 +26,14 @@ def check_memory(method: Method, x: Vector, workers: int, free: int | None = Non
     """
     needed = memory_needed(method, len(x), x.dtype, workers)
     free = available() if free is None else free
-    if free is None or needed.total <= free:
+    copies = 3 * x.nbytes + needed.optimizer + needed.buffers + needed.memories
+    total = needed.total + copies
+    if free is None or total <= free:
         return
-    parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in needed._asdict().items() if value)
+    known = {**needed._asdict(), "copies": copies}
+    parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in known.items() if value)
     problem = (
-        f"need {_gigabytes(needed.total)} of memory on the server for {len(x)} parameters of {x.dtype} ({parts}), "
+        f"need {_gigabytes(total)} of memory on the server for {len(x)} parameters of {x.dtype} ({parts}), "
         f"and {_gigabytes(free)} are free"
     )
     fix = "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"

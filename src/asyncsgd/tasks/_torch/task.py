@@ -354,13 +354,13 @@ class TorchTask:
             yield moved(mixed_batch(rows, [places[place] for place in chosen]), device)
 
     def try_once(self) -> None:
-        """Run the model forwards on two rows, and raise if the loss or step is not a scalar with a gradient.
+        """Run the model on two rows, forwards and back, and raise if the loss or step is not a scalar with a gradient.
 
         Other exceptions are left to the workers: this machine may lack what a worker has, such as a GPU.
         """
         import torch
 
-        from asyncsgd.tasks._torch.model import job_modes, seeded
+        from asyncsgd.tasks._torch.model import job_modes, seeded, trained
 
         probe = deepcopy(self._module)
         job_modes(probe)
@@ -371,7 +371,11 @@ class TorchTask:
                 else:
                     rows = self._data.rows[0].untouched()
                     batch = rows.batch(np.arange(2) % len(rows))
-                self._objective.value(probe, batch)
+                value = self._objective.value(probe, batch)
+                gradients = torch.autograd.grad(value, trained(probe), allow_unused=True)
+            if all(gradient is None for gradient in gradients):
+                problem, fix = "does not depend on the parameters of the model", "use the model that is passed to it"
+                raise BadParameter(self._objective.name, value.item(), problem, fix)
         except BadParameter:
             raise
         except Exception:
