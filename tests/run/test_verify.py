@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     class Dies(Callback):
         def on_evaluation(self, view: LiveView, metrics: object, control: Control) -> None:
             if view.iteration == 70:
+                for thread in threading.enumerate():  # a checkpoint that is being written would be copied in pieces
+                    if thread.name == "asyncsgd-checkpoint":
+                        thread.join()
                 shutil.copytree(folder / "alive", folder / "run")  # what a kill would leave: nothing is closed
                 raise Killed
 
