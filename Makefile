@@ -28,7 +28,7 @@ test: $(VENV)/.dev ## run all tests, on every CPU
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --budgets
 
-quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (under two minutes)
+quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (two to three minutes)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
 
 coverage: $(VENV)/.dev ## run all tests and report the coverage of core, run and engines; writes htmlcov/index.html
