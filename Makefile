@@ -56,7 +56,7 @@ bench-engines: $(VENV)/.dev ## compare worker processes with queues, threads, to
 bench-flower: $(VENV)/.dev ## compare the server's time per update with Flower's own FedAvg (ten minutes)
 	$(VENV)/bin/python benchmarks/flower
 
-bench-trainer: $(VENV)/.dev ## measure the trainer beside torch's optimizers, DDP and a plain loop (half an hour)
+bench-trainer: $(VENV)/.dev ## measure the trainer beside torch's optimizers, DDP and a plain loop
 	$(VENV)/bin/python benchmarks/trainer
 
 docs: $(VENV)/.docs ## build the documentation, site/index.html; fails on broken links and undocumented names

@@ -601,3 +601,16 @@ def drive(watch: Watch, *, steps: int = 120, seed: int = 0, directory: Path | No
         if watch.left == 0 and not watch.active:  # else nothing would happen any more
             watch.handle(Drain(rng.choice((None, None, 1))))
     watch.refuse_everything()
+
+
+NEEDED = {
+    "stepsize": 0.1,
+    "concurrency": 3,
+    "clients": 2,
+    "batch": 2,
+    "limit": 4,
+    "smoothness": 1.0,
+    "splits": 2,
+    "threshold": 0.5,
+}
+"""Values for the arguments that recipes need, by name."""

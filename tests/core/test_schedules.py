@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from core.checks import NEEDED
 from hypothesis import given
 from hypothesis import strategies as st
 from markers import examples
@@ -16,16 +17,6 @@ from asyncsgd.core.parts import describe, made
 from asyncsgd.core.schedules import CHUNK, Schedule
 from asyncsgd.core.server import Server
 
-NEEDED = {
-    "stepsize": 0.1,
-    "concurrency": 3,
-    "clients": 2,
-    "batch": 2,
-    "limit": 4,
-    "smoothness": 1.0,
-    "splits": 2,
-    "threshold": 0.5,
-}
 ALL = {
     "constant": schedules.constant(0.3, warmup=5),
     "linear": schedules.linear(0.3, warmup=5, total=40, final=0.2),

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 
 import pytest
+from core.checks import NEEDED
 
 import asyncsgd as asgd
 from asyncsgd.core.aggregation import Buffer
@@ -76,16 +77,6 @@ def test_the_bound_is_that_of_the_theorem() -> None:
 # ------------------------------------------------------------------------------------------ described
 
 
-NEEDED = {
-    "stepsize": 0.1,
-    "concurrency": 3,
-    "clients": 2,
-    "batch": 2,
-    "limit": 4,
-    "smoothness": 1.0,
-    "splits": 2,
-    "threshold": 0.5,
-}
 RECIPES = {row["method"]: getattr(asgd.methods, row["method"]) for row in asgd.methods.table()}
 
 

@@ -322,7 +322,7 @@ class RunDirectory:
                     os.fsync(self._files[name])
 
     def begin_checkpoint(self, state: dict[str, Any], seconds: float, recorder: Recorder, keep: int) -> None:
-        """Start to write a checkpoint in another thread; `written` returns it. Nobody may change ``state`` any more."""
+        """Start to write a checkpoint in another thread, which owns ``state`` from now on; `written` returns it."""
         self.flush(recorder)
         checkpoint, marks = Checkpoint(state, self._written, seconds), self._all_marks
         self._writer.start(lambda: self._write_checkpoint(checkpoint, marks, keep))
