@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower bench-trainer docs format venv clean
+.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower bench-trainer bench-far-apart docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -28,8 +28,8 @@ test: $(VENV)/.dev ## run all tests, on every CPU
 	@[ ! -x .ci/packages ] || .ci/packages
 	$(PYTEST) --budgets
 
-quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (two to three minutes)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests -m "not (ray or flower or browser or docs or slow)"
+quick: $(VENV)/.quick ## run the tests for before each commit: no browser, Ray, Flower or docs build (about two minutes)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -n auto tests --ignore=tests/flower -m "not (ray or flower or browser or docs or slow)"
 
 coverage: $(VENV)/.dev ## run all tests and report the coverage of core, run and engines; writes htmlcov/index.html
 	@[ ! -x .ci/packages ] || .ci/packages
@@ -58,6 +58,9 @@ bench-flower: $(VENV)/.dev ## compare the server's time per update with Flower's
 
 bench-trainer: $(VENV)/.dev ## measure the trainer beside torch's optimizers, DDP and a plain loop
 	$(VENV)/bin/python benchmarks/trainer
+
+bench-far-apart: $(VENV)/.dev ## compare DiLoCo, asynchronous DiLoCo and DDP with unequal workers (twenty minutes)
+	$(VENV)/bin/python benchmarks/far_apart
 
 docs: $(VENV)/.docs ## build the documentation, site/index.html; fails on broken links and undocumented names
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Open site/index.html in a browser."
@@ -101,9 +104,9 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $(VENV)/.core $@
 
 $(VENV)/.quick: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	@echo "Installing asyncsgd and the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev]'
-	@touch $(VENV)/.core $@
+	@echo "Installing asyncsgd, PyTorch, the plotting libraries and the development tools"
+	@$(PIP) -c constraints.txt -e '.[dev,torch,report]'
+	@touch $(VENV)/.core $(VENV)/.report $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt Makefile | $(VENV)/pyvenv.cfg
 	@echo "Installing asyncsgd, all its extras and the development tools"

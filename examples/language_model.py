@@ -3,6 +3,10 @@
 Run: python examples/language_model.py --workers 4 --epochs 3 --directory runs/gpt
 It takes minutes on two cores, prints the perplexity, and writes model.safetensors. Interrupt it at any time, and
 resume it with --resume. `asyncsgd train examples.language_model:task` trains the same task with any other method.
+
+Run: python examples/language_model.py --method async_diloco
+It trains a smaller model as on machines that are far apart and unequal: workers take 50 local steps of AdamW per
+message, and the slowest one takes 5.7 times as long for a step as the fastest. --method diloco waits for it.
 """
 
 import argparse
@@ -20,6 +24,27 @@ import asyncsgd as asgd
 
 LENGTH = 128
 """Tokens per row. A token is one byte."""
+SECONDS = (0.58, 0.75, 1.51, 3.33)
+"""How long the workers that are far apart take for a mini-batch, relative to each other."""
+
+
+STEPS = {"async_diloco": 0.7, "diloco": 0.7, "decoupled_diloco": 0.7}
+"""The step size of the server for each method that sends few updates."""
+
+
+class Size(NamedTuple):
+    """The size of the model and of its mini-batches."""
+
+    layers: int
+    width: int
+    length: int
+    rows: int
+    accumulate: int
+
+
+USUAL = Size(layers=4, width=128, length=LENGTH, rows=32, accumulate=4)
+SMALL = Size(layers=2, width=64, length=64, rows=4, accumulate=1)
+"""So small that the pause of a slow worker, not two cores, decides how long a run takes."""
 
 
 class Output(NamedTuple):
@@ -52,9 +77,9 @@ class Block(nn.Module):
 class TinyGPT(nn.Module):
     """A GPT whose input and output embeddings are the same matrix."""
 
-    def __init__(self, vocab: int, layers: int, width: int, heads: int = 4) -> None:
+    def __init__(self, vocab: int, layers: int, width: int, heads: int = 4, length: int = LENGTH) -> None:
         super().__init__()
-        self.embed, self.embed_position = nn.Embedding(vocab, width), nn.Embedding(LENGTH, width)
+        self.embed, self.embed_position = nn.Embedding(vocab, width), nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
@@ -75,14 +100,14 @@ class TinyGPT(nn.Module):
 class Text(Dataset):
     """Pieces of a text as dicts of tokens and of the tokens that follow them."""
 
-    def __init__(self, text: bytes) -> None:
-        self.tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    def __init__(self, text: bytes, length: int = LENGTH) -> None:
+        self.tokens, self.length = torch.frombuffer(bytearray(text), dtype=torch.uint8), length
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1) // LENGTH
+        return (len(self.tokens) - 1) // self.length
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        piece = self.tokens[row * LENGTH : (row + 1) * LENGTH + 1].long()
+        piece = self.tokens[row * self.length : (row + 1) * self.length + 1].long()
         return {"tokens": piece[:-1], "labels": piece[1:]}
 
 
@@ -96,53 +121,80 @@ def sources(size: int) -> bytes:
     return text[:size]
 
 
-def task(megabytes: float = 1.0, seed: int = 0) -> asgd.tasks.TorchTask:
+def task(megabytes: float = 1.0, seed: int = 0, size: Size = USUAL) -> asgd.tasks.TorchTask:
     """Return the task: the last twentieth of the text is held out."""
     text = sources(int(megabytes * 1_000_000))
     cut = len(text) * 19 // 20
     torch.manual_seed(seed)
-    model = TinyGPT(vocab=256, layers=4, width=128)  # its own loss inside
+    model = TinyGPT(vocab=256, layers=size.layers, width=size.width, length=size.length)  # its own loss inside
     return asgd.tasks.torch(
         model,
         step=lambda model, batch: model(batch["tokens"], labels=batch["labels"]).loss,
-        data=Text(text[:cut]),
-        batch_size=32,
-        accumulate=4,
+        data=Text(text[:cut], size.length),
+        batch_size=size.rows,
+        accumulate=size.accumulate,
         sampling="epochs",
-        test=Text(text[cut:]),
+        test=Text(text[cut:], size.length),
         derived={"perplexity": lambda m: math.exp(m["loss"])},
     )
 
 
+def method(warmup: int) -> asgd.Method:
+    """Return the method: AdamW, with clipped updates and smaller steps for late ones."""
+    schedule = asgd.schedules.cosine(peak=3e-4, warmup=warmup)
+    optimizer = asgd.optimizers.adamw(weight_decay=0.1, exclude=("bias", "norm", "embed"))
+    return asgd.delay_adaptive(schedule).clipped(1.0).using(optimizer=optimizer)
+
+
+def far_apart(name: str, warmup: int, total: int | None) -> asgd.Method:
+    """Return a method whose workers take 50 steps of AdamW between two messages."""
+    recipes = {"async_diloco": asgd.async_diloco, "diloco": asgd.diloco, "decoupled_diloco": asgd.decoupled_diloco}
+    schedule = asgd.schedules.cosine(peak=4e-3, warmup=warmup, total=total)  # of the mini-batches handed out
+    return recipes[name](stepsize=STEPS[name], steps=50, inner_stepsize=schedule)
+
+
 def main() -> None:
-    """Train, and write the model."""
+    """Train, and write the model and a report."""
     parser = argparse.ArgumentParser(description="Train a small GPT on the sources of Python's standard library.")
+    parser.add_argument("--method", choices=("delay_adaptive", *STEPS), default="delay_adaptive", help="method")
     parser.add_argument("--workers", type=int, default=4, help="number of worker processes")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=None, help="passes over the text (default: 3)")
     length.add_argument("--iterations", type=int, default=None, help="updates to apply, in place of --epochs")
-    parser.add_argument("--warmup", type=int, default=200, help="updates in which the step size grows to its peak")
-    parser.add_argument("--directory", default="runs/gpt", help="folder for the run and its checkpoints")
+    parser.add_argument("--warmup", type=int, default=200, help="mini-batches in which the step size grows to its peak")
+    parser.add_argument(
+        "--unit", type=float, default=0.02, help="seconds of one unit of time of the workers that are far apart"
+    )
+    parser.add_argument("--directory", default="runs/gpt", help="folder for the run, its checkpoints and its report")
     parser.add_argument("--resume", action="store_true", help="resume the run in --directory")
     options = parser.parse_args()
     if options.epochs is None and options.iterations is None:
         options.epochs = 3
 
-    schedule = asgd.schedules.cosine(peak=3e-4, warmup=options.warmup)
-    optimizer = asgd.optimizers.adamw(weight_decay=0.1, exclude=("bias", "norm", "embed"))
-    method = asgd.delay_adaptive(schedule).clipped(1.0).using(optimizer=optimizer)
+    if options.method == "delay_adaptive":
+        problem, chosen = task(), method(options.warmup)
+        engine = asgd.engines.processes(options.workers)
+    else:
+        problem = task(size=SMALL)
+        total = None if options.epochs is None else options.epochs * problem.batches_per_epoch
+        chosen = far_apart(options.method, options.warmup, total)
+        seconds = [options.unit * SECONDS[worker % len(SECONDS)] for worker in range(options.workers)]
+        engine = asgd.engines.processes(options.workers, threads=1, min_seconds=seconds)
     run = asgd.train(
-        task(),
-        method,
-        asgd.engines.processes(workers=options.workers),
+        problem,
+        chosen,
+        engine,
         epochs=options.epochs,
         iterations=options.iterations,
-        every=50,
+        every=50 if options.method == "delay_adaptive" else 8,
         directory=options.directory,
         resume=options.resume,
         callbacks=[asgd.callbacks.EarlyStopping("loss"), asgd.callbacks.SaveBest("loss")],
     )
     print(f"perplexity {run.metrics['perplexity'][-1]:.2f}")
+    up, down = chosen.message_bytes(len(run.x), run.x.dtype)
+    print(f"{run.trace.iterations} updates of {up:,} bytes went to the server, and models of {down:,} bytes came back")
+    print(f"wrote {run.write_report(Path(options.directory) / 'report.html')}")
     run.write_model("model.safetensors")
     print(complete(run.module(), "def main("))
 
@@ -152,7 +204,7 @@ def complete(model: TinyGPT, text: str, length: int = 80) -> str:
     """Return the text with the tokens that the model finds most likely after it."""
     tokens = list(text.encode())
     for _ in range(length):
-        logits = model(torch.tensor([tokens[-LENGTH:]])).logits[0, -1]
+        logits = model(torch.tensor([tokens[-model.embed_position.num_embeddings :]])).logits[0, -1]
         tokens.append(int(logits.argmax()))
     return bytes(tokens).decode(errors="replace")
 

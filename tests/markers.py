@@ -15,13 +15,15 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+
+Case = TypeVar("Case")
 
 NEEDS = {"nodes": "ray", "browser": "browser", "federation": "flower", "simulation": "flower"}
 """Fixtures that start something, and the marker of tests that use them."""
@@ -55,6 +57,11 @@ def examples(number: int, **others: Any) -> settings:
     profile = os.environ.get("HYPOTHESIS_PROFILE")
     wanted = {"quick": max(3, number // 10), "search": max(1000, number)}.get(profile or "", number)
     return settings(max_examples=wanted, **others)
+
+
+def share(cases: Iterable[Case], every: int) -> list[Case]:
+    """Return the cases that a test is run with: all of them, or every ``every``-th in the profile ``quick``."""
+    return list(cases)[:: every if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else 1]
 
 
 def kind(markers: Container[str]) -> str:

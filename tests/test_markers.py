@@ -1,7 +1,7 @@
 """The time budgets of tests: judged on a machine that may be compared, and only printed on any other."""
 
 import pytest
-from markers import BUDGETS, MARKERS, YARDSTICK, Markers, kind
+from markers import BUDGETS, MARKERS, YARDSTICK, Markers, kind, share
 
 
 def measured(slower: float, **seconds: float) -> Markers:
@@ -31,6 +31,12 @@ def test_without_a_yardstick_nothing_is_judged():
 def test_every_kind_has_a_budget():
     assert {*MARKERS, "quick"} == set(BUDGETS)
     assert [kind({"slow": 1, "processes": 1}), kind({"ray": 1, "slow": 1}), kind({})] == ["processes", "ray", "quick"]
+
+
+@pytest.mark.parametrize(("profile", "cases"), [("quick", "adg"), ("project", "abcdefg"), ("search", "abcdefg")])
+def test_only_the_quick_profile_leaves_cases_out(monkeypatch, profile, cases):
+    monkeypatch.setenv("HYPOTHESIS_PROFILE", profile)
+    assert share("abcdefg", every=3) == list(cases)
 
 
 def test_a_test_that_starts_workers_without_saying_so_fails():

@@ -37,20 +37,23 @@ def start(rounds: int) -> dict[str, object]:
 
 def rounding(rounds: int) -> dict[str, object]:
     """Return CPU milliseconds by kind: to round 10^6 parameters of 32 bits with error feedback, and to decode them."""
-    from asyncsgd.engines.compression import Rounding, Unpacking
+    from asyncsgd.compiled.compression import fast
+    from asyncsgd.core.compression import as_compression
+    from asyncsgd.core.work import Encoded, Gradient
+    from asyncsgd.core.worker import WorkerState
 
     g = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
     out = np.empty_like(g)
     found: dict[str, object] = {}
     for kind in ("float16", "bfloat16"):
-        pack, unpack = Rounding(kind, LARGE, np.float32), Unpacking(kind)
+        worker = WorkerState(Encoded(Gradient(), up=as_compression("up", kind)), g, codec=fast)
         packed, read = [], []
         for _ in range(20 * rounds):
             before = time.process_time()
-            pack.settle(used=True)
-            parcel = pack.pack(g)
+            worker.settle(used=True)
+            message = worker.encode(g)
             between = time.process_time()
-            unpack(parcel, out)
+            worker.decode(message, out)
             packed.append(1000 * (between - before))
             read.append(1000 * (time.process_time() - between))
         found[kind] = {"round": round(statistics.median(packed), 2), "read": round(statistics.median(read), 2)}

@@ -154,21 +154,19 @@ def accuracy() -> dict[str, object]:
     """Measure the accuracy with 16-bit updates, with and without error feedback, along the same arrivals."""
     sys.path.insert(0, str(Path(__file__).parents[2]))
     import asyncsgd as asgd
-    from asyncsgd.engines.compression import Rounding, Unpacking
+    from asyncsgd.core.compression import as_compression
     from examples.digits import task as digits
 
     whole = digits()
     found: dict[str, object] = {}
 
     class Rounded:
-        """A task whose updates are encoded and decoded; each worker keeps its own rounding error."""
+        """A task whose updates are encoded and decoded, and that forgets the rounding error."""
 
         workers = 4
 
-        def __init__(self, kind: str, feedback: bool) -> None:
-            self.kind, self.feedback = kind, feedback
-            self.roundings: dict[int, Rounding] = {}
-            self.unpack = Unpacking(kind)
+        def __init__(self, kind: str) -> None:
+            self.code = as_compression("up", kind)
 
         def initial(self):
             return whole.initial()
@@ -178,22 +176,18 @@ def accuracy() -> dict[str, object]:
 
         def update(self, x, worker, seed):
             g = whole.update(x, worker, seed)
-            rounding = self.roundings.setdefault(worker, Rounding(self.kind, len(g), g.dtype))
             out = np.empty_like(g)
-            self.unpack(rounding.pack(g), out)
-            rounding.settle(used=self.feedback)
+            self.code.decode(self.code.encode(g), out)
             return out
 
     durations = asgd.durations.exponential([1.0, 1.0, 1.0, 4.0])
-    for name, task in {
-        "32 bits": whole,
-        **{
-            f"{kind}, {'with' if feedback else 'without'} error feedback": Rounded(kind, feedback)
-            for kind in ("float16", "bfloat16")
-            for feedback in (True, False)
-        },
-    }.items():
-        run = asgd.simulate(task, asgd.async_sgd(0.05), durations, iterations=4000, every=4000, seed=0)
+    plain = asgd.async_sgd(0.05)
+    contestants = {"32 bits": (whole, plain)}
+    for kind in ("float16", "bfloat16"):
+        contestants[f"{kind}, with error feedback"] = whole, plain.compressed(kind)
+        contestants[f"{kind}, without error feedback"] = Rounded(kind), plain
+    for name, (task, method) in contestants.items():
+        run = asgd.simulate(task, method, durations, iterations=4000, every=4000, seed=0)
         found[name] = {
             key: float(values[-1]) for key, values in run.metrics.items() if key not in ("iteration", "time")
         }

@@ -33,8 +33,11 @@ from asyncsgd.core.events import (
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
 from asyncsgd.methods import (
+    async_diloco,
     async_sgd,
+    decoupled_diloco,
     delay_adaptive,
+    diloco,
     fedasync,
     fedavg,
     fedbuff,
@@ -99,11 +102,14 @@ __all__ = [
     "Trace",
     "TrainingRun",
     "aggregation",
+    "async_diloco",
     "async_sgd",
     "callbacks",
     "compare",
     "compression",
+    "decoupled_diloco",
     "delay_adaptive",
+    "diloco",
     "dispatch",
     "durations",
     "engines",

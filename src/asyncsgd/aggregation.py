@@ -2,7 +2,7 @@
 
 >>> import asyncsgd as asgd
 >>> asgd.delay_adaptive(0.1).using(aggregation=asgd.aggregation.buffer(4)).aggregation
-Buffer(size=4, noise=0.0)
+Buffer(size=4, noise=0.0, by_examples=False)
 """
 
 from asyncsgd.core.aggregation import Aggregation

@@ -97,6 +97,21 @@ def span(seconds: float | None) -> str:
     raise AssertionError
 
 
+def size(count: float | None) -> str:
+    """Return a number of bytes in the unit that fits, with two digits or more.
+
+    >>> size(0), size(999), size(562_500), size(1_234_567_890), size(12_300_000), size(4e15), size(None)
+    ('0 B', '999 B', '562 kB', '1.2 GB', '12 MB', '4.0 PB', '–')
+    """
+    if count is None:
+        return NOTHING
+    for power, unit in ((15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        value = count / 10**power
+        if value >= 0.9995:  # below, three digits of the smaller unit show it
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
 def clock(seconds: float) -> str:
     """Return minutes and seconds, with hours and days where there are any.
 

@@ -1,4 +1,6 @@
-"""Optimizers of the server. They have no learning rate: the step is the method's stepsize times the rule's weight.
+"""Optimizers of the server and of local steps. They have no learning rate.
+
+On the server the step is the method's stepsize times the rule's weight; in local steps it is their stepsize.
 
 >>> import asyncsgd as asgd
 >>> asgd.async_sgd(0.001).using(optimizer=asgd.optimizers.momentum()).optimizer
@@ -12,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from asyncsgd.core.layout import check_patterns
 from asyncsgd.core.optimizers import SGD, Adam, Momentum, Optimizer
+from asyncsgd.core.outer_optimizers import DelayedNesterov, LookAhead, Muon
 from asyncsgd.core.validate import recipe
 
 if TYPE_CHECKING:
     from asyncsgd.torch_optimizers import TorchOptimizer
 
-__all__ = ["Optimizer", "adamw", "momentum", "sgd", "torch"]
+__all__ = ["Optimizer", "adamw", "delayed_nesterov", "look_ahead", "momentum", "muon", "sgd", "torch"]
 
 
 @recipe
@@ -73,6 +76,62 @@ def adamw(
     ('bias', 'norm')
     """
     return Adam(beta1, beta2, epsilon, amsgrad, weight_decay, check_patterns("exclude", exclude))
+
+
+@recipe
+def delayed_nesterov(beta: float = 0.9, *, every: int | None = None, activation: float = 0.0) -> DelayedNesterov:
+    """Delayed Nesterov: every arrival moves the model at once, the momentum every N-th one (Liu et al. 2024).
+
+    Each direction d moves the model by η d/N and is added to B. Every N-th time m ← β m + B/N and B ← 0, and the
+    momentum moves the model by η β m. Plain momentum would apply a late update's direction again with every arrival.
+    It serves the server only, because it counts arrivals.
+
+    Args:
+        beta: The share β of m that stays.
+        every: The number N of moves between two refreshes of the momentum. The default is the number of workers at the
+            start of the run; with N = 1 this is Nesterov's momentum.
+        activation: The share c of β m that each move in between applies, from 0 to 1/N; the N-th move applies the rest.
+
+    >>> delayed_nesterov(every=4, activation=0.1)
+    DelayedNesterov(beta=0.9, every=4, activation=0.1)
+    """
+    return DelayedNesterov(beta, every, activation)
+
+
+@recipe
+def look_ahead(gamma: float = 0.9, *, ahead: bool = False) -> LookAhead:
+    """Momentum look-ahead: m ← γ m + (1-γ) d and x ← x - η (d + γ m) (Ajanthan et al. 2025).
+
+    The factor 1-γ damps the momentum, because late updates already hold part of it. With γ = 0 it is plain SGD. It
+    serves the server only.
+
+    Args:
+        gamma: The share γ of m that stays.
+        ahead: Let workers start from x - η γ m, where the model will be soon, in place of x.
+
+    >>> look_ahead(ahead=True)
+    LookAhead(gamma=0.9, ahead=True)
+    """
+    return LookAhead(gamma, ahead)
+
+
+@recipe
+def muon(beta: float = 0.95, *, others: Sequence[str] = ("embed", "head")) -> Muon:
+    """Muon: momentum whose direction is made orthogonal, matrix by matrix (Jordan et al. 2024).
+
+    M ← β M + D and W ← W - η · 0.2 √max(a, b) · O for a matrix W of a rows and b columns, where O ≈ U Vᵀ of the
+    singular value decomposition of D + β M. The factor gives a step the size of one of AdamW (Liu et al. 2025).
+    Parameters that are not matrices take a step of AdamW with β1 = 0.9 and β2 = 0.999, with the same step size.
+
+    Args:
+        beta: The share β of M that stays.
+        others: Names of matrices that AdamW moves instead. A pattern with ``*``, ``?`` or ``[`` must match the whole
+            name, any other text must be a part of it. The task needs shapes, as those of `asyncsgd.tasks.torch` have.
+
+    >>> muon(others=("embed",)).others
+    ('embed',)
+    """
+    return Muon(beta, check_patterns("others", others))
 
 
 def torch(kind: Any, **options: Any) -> TorchOptimizer:

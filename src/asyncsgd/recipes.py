@@ -10,10 +10,11 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
-from asyncsgd import optimizers, schedules
+from asyncsgd import compression, optimizers, schedules
+from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Optimizer
@@ -22,16 +23,25 @@ from asyncsgd.core.validate import instead, nearest
 from asyncsgd.core.work import LocalSteps
 from asyncsgd.methods.listing import recipes as recipes
 
+T = TypeVar("T")
 COMMON = {
     "clip": "Scale down updates with a norm above this value.",
     "noise": "Multiplier z of the Gaussian noise N(0, (z·clip)²) added to every applied sum; needs clip.",
     "momentum": "Momentum β of the server's optimizer.",
-    "optimizer": "The server's optimizer: sgd, momentum, adamw, or a class of torch.optim such as RAdam.",
-    "local_steps": "Number of SGD steps that a worker takes per job; needs local_stepsize.",
+    "optimizer": "The server's optimizer: sgd, momentum, adamw, delayed_nesterov, look_ahead, muon, or a class of "
+    "torch.optim such as RAdam.",
+    "local_steps": "Number of steps that a worker takes per job; needs local_stepsize if jobs are gradients.",
     "local_stepsize": "Step size of the local steps.",
+    "local_optimizer": "Optimizer of the local steps: sgd, momentum, adamw or muon.",
+    "local_state": "State of the local optimizer: fresh starts it in every job, kept continues it from the worker's "
+    "last applied job.",
+    "local_clip": "Scale down gradients of local steps with a norm above this value.",
+    "per_worker": "Local steps of each worker's jobs: a list with one number per worker, or speed for fewer steps on "
+    "slower workers.",
     "scaled": "Divide the result of local steps by their step size, so that it has the scale of a gradient.",
     "proximal": "Strength of the pull of local steps towards the model that they started from.",
-    "compressed": "Precision used to send updates, with error feedback: float16 or bfloat16 (Ray only).",
+    "compressed": "Code used to send updates, with error feedback: float16, bfloat16, int8, int4 or top_k.",
+    "compressed_down": "Code used to send models to workers: float16, bfloat16, int8 or int4.",
     "schedule": "How the step size changes; stepsize is its peak: constant, linear, cosine, inverse_sqrt, "
     "warmup_stable_decay.",
     "warmup": "Number of iterations in which the schedule grows to its peak; needs schedule.",
@@ -43,7 +53,28 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "sgd": optimizers.sgd,
     "momentum": optimizers.momentum,
     "adamw": optimizers.adamw,
+    "delayed_nesterov": optimizers.delayed_nesterov,
+    "look_ahead": optimizers.look_ahead,
+    "muon": optimizers.muon,
 }
+CODES: dict[str, Callable[..., Compression]] = {
+    "float16": compression.float16,
+    "bfloat16": compression.bfloat16,
+    "int8": compression.int8,
+    "int4": compression.int4,
+    "top_k": compression.top_k,
+}
+LOCAL = {
+    "local_steps": "steps",
+    "local_stepsize": "stepsize",
+    "local_optimizer": "optimizer",
+    "local_state": "state",
+    "local_clip": "clip",
+    "per_worker": "per_worker",
+    "proximal": "proximal",
+    "scaled": "scaled",
+}
+"""Options about local steps, and the names of the same options in `Method.local`."""
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": schedules.constant,
     "linear": schedules.linear,
@@ -58,8 +89,9 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
 
     ``recipe`` is a function to call in place of the one of that name. Errors are `BadParameter` and name the option.
 
-    >>> make("fedasync", {"concurrency": 4, "local_steps": 5, "local_stepsize": 0.1}).work
-    LocalSteps(steps=5, stepsize=0.1, scaled=False, proximal=0.0)
+    >>> work = make("fedasync", {"concurrency": 4, "local_steps": 5, "local_stepsize": 0.1}).work
+    >>> work.steps, work.stepsize, work.optimizer
+    (5, 0.1, SGD())
     >>> make("async_sgd", {"stepsize": 0.1, "clip": 1.0, "optimizer": "momentum"}).optimizer
     Momentum(beta=0.9, nesterov=False)
     """
@@ -68,7 +100,7 @@ def make(name: str, options: Mapping[str, Any], recipe: Callable[..., Any] | Non
         if name not in known:
             raise BadParameter("method", name, "is not a method", nearest(name, known))
         recipe = known[name]
-    own, common = _split(name, inspect.signature(recipe).parameters, options)
+    own, common = _split(name, inspect.signature(recipe).parameters, _read(options))
     method = recipe(**own)
     if not isinstance(method, Method):
         fix = "name a method such as asgd.async_sgd(0.1), or a function that returns one"
@@ -85,6 +117,7 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
     >>> adapt(async_sgd(0.1), {"schedule": "cosine", "warmup": 200}).step
     Constant(stepsize=cosine(0.1, warmup=200))
     """
+    common = _read(common)
     for option in common:
         if option not in ("stepsize", *COMMON):
             fix = instead(option, common[option], ["stepsize", *COMMON])
@@ -99,16 +132,36 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
             option = "optimizer" if "optimizer" in common else "momentum"
             kind = type(method.optimizer).__name__
             raise BadParameter(option, common[option], f"cannot replace {kind} of {method.name}", "leave it out")
-        method = method.using(optimizer=_optimizer(common))
+        method = method.using(optimizer=_server_optimizer(common))
     if "noise" in common and "clip" not in common:
         raise BadParameter("clip", None, "is missing", "noise needs it: pass the norm that updates are clipped to")
     if "clip" in common:
         with _naming({"norm": "clip"}):
             method = method.clipped(common["clip"], noise=common.get("noise", 0.0))
-    if "compressed" in common:
-        with _naming({"up": "compressed"}):
-            method = method.compressed(common["compressed"])
+    codes = {option: _code(option, common[option]) for option in ("compressed", "compressed_down") if option in common}
+    if codes:
+        with _naming({"down": "compressed_down"}):
+            method = method.compressed(codes.get("compressed"), down=codes.get("compressed_down"))
     return method
+
+
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with step sizes of local steps, and lists of steps, in the form that methods take.
+
+    A schedule is a table, and a list may be a text such as ``40,20``, as the command line has it.
+    """
+    read = dict(options)
+    for option in ("local_stepsize", "inner_stepsize"):
+        if isinstance(read.get(option), Mapping):
+            table = dict(read[option])
+            if "peak" not in table:
+                raise BadParameter(f"{option}.peak", None, "is missing", "pass the largest step size")
+            with _naming({"peak": f"{option}.peak"}):
+                read[option] = _schedule(option, table, table.pop("peak"), {})
+    given = read.get("per_worker")
+    if isinstance(given, str) and given.replace(",", "").isdecimal():
+        read["per_worker"] = [int(number) for number in given.split(",") if number]
+    return read
 
 
 def _split(
@@ -147,20 +200,25 @@ def _check_flags(kinds: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def _with_local_steps(method: Method, common: Mapping[str, Any]) -> Method:
-    details = {option: common[option] for option in ("scaled", "proximal") if option in common}
-    if "local_steps" in common or "local_stepsize" in common:
+    """Put local steps on a method, or change those that it has."""
+    given = {name: common[option] for option, name in LOCAL.items() if option in common}
+    if not given:
+        return method
+    before: dict[str, Any] = {}
+    if isinstance(method.work, LocalSteps):
+        before = {part.name: getattr(method.work, part.name) for part in fields(method.work)}
+    elif "steps" not in given and "stepsize" not in given:
+        option = next(option for option in LOCAL if option in common)
+        fix = "pass local_steps and local_stepsize too"
+        raise BadParameter(option, common[option], f"has no meaning for {method.name}, whose jobs are gradients", fix)
+    else:
         for option in ("local_steps", "local_stepsize"):
             if option not in common:
                 raise BadParameter(option, None, "is missing", "pass local_steps and local_stepsize together")
-        with _naming({"steps": "local_steps", "stepsize": "local_stepsize"}):
-            return method.local(common["local_steps"], common["local_stepsize"], **details)
-    if details:
-        if not isinstance(method.work, LocalSteps):
-            [(option, value), *_] = details.items()
-            fix = "pass local_steps and local_stepsize too"
-            raise BadParameter(option, value, f"has no meaning for {method.name}, whose jobs are gradients", fix)
-        return method.using(work=replace(method.work, **details))
-    return method
+    if "optimizer" in given:
+        given["optimizer"] = _optimizer("local_optimizer", given["optimizer"])
+    with _naming({name: option for option, name in LOCAL.items()}):
+        return method.local(**before | given)
 
 
 def _with_schedule(method: Method, common: Mapping[str, Any]) -> Method:
@@ -174,58 +232,89 @@ def _with_schedule(method: Method, common: Mapping[str, Any]) -> Method:
     if isinstance(method.step.stepsize, Schedule):
         problem = f"cannot replace {method.step.stepsize!r} of {method.name}"
         raise BadParameter("schedule", common["schedule"], problem, "leave it out")
-    given = common["schedule"]
-    options = dict(given) if isinstance(given, Mapping) else {"kind": given}
-    kind = options.pop("kind", None)
-    spelled = {option: f"schedule.{option}" for option in options}
+    with _naming({"peak": "stepsize"}):
+        made = _schedule("schedule", common["schedule"], method.step.peak, shared)
+    return method.using(step=replace(method.step, stepsize=made))
+
+
+def _schedule(name: str, given: Any, peak: Any, shared: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that a name or a table describes; ``shared`` are options from outside the table."""
+    kind, options = _kind_of(given)
+    spelled = {option: f"{name}.{option}" for option in options}
     for option, value in shared.items():
         if option in options:
-            raise BadParameter(option, value, f"contradicts schedule = {given!r}", "leave one of the two out")
+            raise BadParameter(option, value, f"contradicts {name} = {given!r}", "leave one of the two out")
         options[option] = value
     if not isinstance(kind, str) or kind not in SCHEDULES:
-        name = "schedule.kind" if isinstance(given, Mapping) else "schedule"
+        where = f"{name}.kind" if isinstance(given, Mapping) else name
         if kind is None:
-            raise BadParameter(name, kind, "is missing", f"pass one of {', '.join(SCHEDULES)}")
-        raise BadParameter(name, kind, "is not a schedule", nearest(kind, SCHEDULES))
+            raise BadParameter(where, kind, "is missing", f"pass one of {', '.join(SCHEDULES)}")
+        raise BadParameter(where, kind, "is not a schedule", nearest(kind, SCHEDULES))
     parameters = inspect.signature(SCHEDULES[kind]).parameters
-    with _naming({"peak": "stepsize"} | spelled):
+    with _naming(spelled):
         for option, value in options.items():
             if option not in parameters or option == "peak":
-                known = [name for name in parameters if name != "peak"]
+                known = [known for known in parameters if known != "peak"]
                 raise BadParameter(option, value, f"is not an option of {kind}", nearest(option, known))
-        for name, parameter in parameters.items():
-            if parameter.default is parameter.empty and name not in ("peak", *options):
-                shown = name if name in COMMON else f"schedule.{name}"
+        for needed, parameter in parameters.items():
+            if parameter.default is parameter.empty and needed not in ("peak", *options):
+                shown = needed if needed in COMMON and name == "schedule" else f"{name}.{needed}"
                 raise BadParameter(shown, None, "is missing", f"{kind} needs it: pass one")
-        return method.using(step=replace(method.step, stepsize=SCHEDULES[kind](method.step.peak, **options)))
+        return SCHEDULES[kind](peak, **options)
 
 
-def _optimizer(common: Mapping[str, Any]) -> Optimizer:
-    """Return the server's optimizer, given as a name, or as a table with the name under ``kind`` and options."""
+def _server_optimizer(common: Mapping[str, Any]) -> Optimizer:
+    """Return the server's optimizer, of the options ``optimizer`` and ``momentum``."""
     if "optimizer" not in common:
         with _naming({"beta": "momentum"}):
             return optimizers.momentum(common["momentum"])
     given = common["optimizer"]
-    options = dict(given) if isinstance(given, Mapping) else {"kind": given}
-    kind = options.pop("kind", "momentum" if "momentum" in common else None)
-    if "momentum" in common:
-        if kind != "momentum" or "beta" in options:
-            fix = "leave one of the two out"
-            raise BadParameter("momentum", common["momentum"], f"contradicts optimizer = {given!r}", fix)
-        options["beta"] = common["momentum"]
+    if "momentum" not in common:
+        return _optimizer("optimizer", given)
+    kind, options = _kind_of(given)
+    if kind not in (None, "momentum") or "beta" in options:
+        fix = "leave one of the two out"
+        raise BadParameter("momentum", common["momentum"], f"contradicts optimizer = {given!r}", fix)
+    with _naming({"optimizer.beta": "momentum"}):
+        return _optimizer("optimizer", {**options, "kind": "momentum", "beta": common["momentum"]})
+
+
+def _optimizer(name: str, given: Any) -> Optimizer:
+    """Return the optimizer that a name, or a table with the name under ``kind`` and options, describes."""
+    kind, options = _kind_of(given)
     if kind is None:
         fix = f"pass one of {', '.join(OPTIMIZERS)}, or a class of torch.optim such as RAdam"
-        raise BadParameter("optimizer.kind", None, "is missing", fix)
-    spelled = {"kind": "optimizer", **{option: f"optimizer.{option}" for option in options}}
-    with _naming(spelled | ({"beta": "momentum"} if "momentum" in common else {})):
+        raise BadParameter(f"{name}.kind", None, "is missing", fix)
+    with _naming({"kind": name, **{option: f"{name}.{option}" for option in options}}):
         if not isinstance(kind, str) or kind not in OPTIMIZERS:
             return _of_torch(kind, options)
-        parameters = inspect.signature(OPTIMIZERS[kind]).parameters
-        for option, value in options.items():
-            if option not in parameters:
-                raise BadParameter(option, value, f"is not an option of {kind}", nearest(option, parameters))
-        _check_flags({key: parameter.annotation for key, parameter in parameters.items()}, options)
-        return OPTIMIZERS[kind](**options)
+        return _call(kind, OPTIMIZERS[kind], options)
+
+
+def _code(name: str, given: Any) -> Compression:
+    """Return the code that a name, or a table with the name under ``kind`` and options, describes."""
+    if isinstance(given, Compression):
+        return given
+    kind, options = _kind_of(given)
+    if not isinstance(kind, str) or kind not in CODES:
+        raise BadParameter(name, kind, "is not a code", nearest(kind, CODES))
+    with _naming({option: f"{name}.{option}" for option in options}):
+        return _call(kind, CODES[kind], options)
+
+
+def _kind_of(given: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the name and the options of a part, given as a name or as a table."""
+    options = dict(given) if isinstance(given, Mapping) else {"kind": given}
+    return options.pop("kind", None), options
+
+
+def _call(kind: str, function: Callable[..., T], options: Mapping[str, Any]) -> T:
+    parameters = inspect.signature(function).parameters
+    for option, value in options.items():
+        if option not in parameters:
+            raise BadParameter(option, value, f"is not an option of {kind}", nearest(option, parameters))
+    _check_flags({key: parameter.annotation for key, parameter in parameters.items()}, options)
+    return function(**options)
 
 
 def _of_torch(kind: Any, options: Mapping[str, Any]) -> Optimizer:

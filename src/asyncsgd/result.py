@@ -54,6 +54,24 @@ class Run:
         """Number of updates at the end that no step has used, for instance those of a buffer that was not full."""
         return unused(self.method, self.trace)
 
+    @property
+    def bytes_up(self) -> int:
+        """Bytes of all updates that arrived at the server, as the method encodes them."""
+        return traffic(self.trace, self.method.message_bytes(len(self.x), self.x.dtype))[0]
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes of all models that the server sent with jobs, as the method encodes them.
+
+        >>> import asyncsgd as asgd
+        >>> task, speeds = asgd.tasks.quadratic(workers=2, dim=10), asgd.durations.fixed([1.0, 2.0])
+        >>> method = asgd.async_sgd(0.1).compressed("int8", down="bfloat16")
+        >>> run = asgd.simulate(task, method, speeds, iterations=5)
+        >>> run.bytes_up, run.bytes_down  # 5 updates of 10 + 4 bytes, 7 jobs of 20 bytes
+        (70, 140)
+        """
+        return traffic(self.trace, self.method.message_bytes(len(self.x), self.x.dtype))[1]
+
     def module(self) -> Any:
         """Return the trained module: the task's PyTorch model with the parameters ``x``, in eval mode on the CPU.
 
@@ -151,6 +169,16 @@ def write_report(runs: Any, path: str | Path, title: str, task: Task | None) -> 
     """Write the page of runs. `asyncsgd.pages` is imported by name, because it is a layer above this module."""
     written: Path = import_module("asyncsgd.pages").report(runs, path, title=title, task=task)
     return written
+
+
+def traffic(trace: Trace, message_bytes: tuple[int, int]) -> tuple[int, int]:
+    """Return the bytes of all updates that arrived, and of all models that were handed out with jobs.
+
+    ``message_bytes`` are those of one update and of one model. What a transport adds, and updates that were lost or
+    cancelled on their way, are not counted.
+    """
+    up, down = message_bytes
+    return trace.iterations * up, len(trace) * down
 
 
 def unused(method: Method, trace: Trace) -> int:

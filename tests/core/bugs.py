@@ -38,7 +38,18 @@ class Bug:
 
 def aliasing(patch: Patch) -> type[Server]:
     """Points in flight share the live buffer, which is updated in place."""
-    patch.setattr(Points, "target", lambda self: (self._current, self._buffers[self._current]))
+    patch.setattr(Points, "target", lambda self, done: (self._current, self._buffers[self._current]))
+    return Server
+
+
+def overwrites_a_shared_point(patch: Patch) -> type[Server]:
+    """A move overwrites the point of its arrival, though another job reads it too."""
+    right = Points.target
+
+    def target(self: Points, done: int | None = None) -> tuple[int, Vector]:
+        return right(self) if done is None else (done, self._buffers[done])
+
+    patch.setattr(Points, "target", target)
     return Server
 
 
@@ -290,10 +301,13 @@ def check_after_mutate(patch: Patch) -> type[Server]:
     """The iteration has been counted when the update turns out to be unusable."""
 
     class Buggy(Server):
-        def _check_vector(self, job: Job, g: Vector) -> None:
+        def _arrived(self, event: Arrived) -> Reply:
+            job, _ = self._find(event.job, event.worker)
+            self._check_order(job)
             self.iteration += 1
-            super()._check_vector(job, g)
+            validate.check_update(event.update, self.x, job.worker, job.id)
             self.iteration -= 1
+            return super()._arrived(event)
 
     return Buggy
 
@@ -353,6 +367,7 @@ def repeated_taken(patch: Patch) -> type[Server]:
 
 BUGS = {
     "aliasing": Bug(aliasing, "points", "plain"),
+    "overwrites_a_shared_point": Bug(overwrites_a_shared_point, "points", "compiled"),
     "dispatch_before_applying": Bug(dispatch_before_applying, "assigned", "plain"),
     "applied_twice": Bug(applied_twice, "version", "plain"),
     "applied_with_twice_the_step": Bug(applied_with_twice_the_step, "model", "plain"),

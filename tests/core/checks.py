@@ -38,6 +38,7 @@ from asyncsgd.core.events import (
     Outcome,
     Reply,
 )
+from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD
 from asyncsgd.core.server import Server
@@ -68,7 +69,9 @@ def plain(commands: tuple[Command, ...]) -> list[tuple[Any, ...]]:
     ]
 
 
-def through_file(server: Server, directory: Path, method: Method | None = None) -> Server:
+def through_file(
+    server: Server, directory: Path, method: Method | None = None, kernels: Callable[[], Kernels] = Kernels
+) -> Server:
     """Save the server to real files and restore it from them."""
     arrays, text = pack(server.state())
     np.savez(directory / "arrays.npz", **arrays)
@@ -76,7 +79,7 @@ def through_file(server: Server, directory: Path, method: Method | None = None) 
     with np.load(directory / "arrays.npz", allow_pickle=False) as stored:
         read = {name: stored[name] for name in stored.files}
     state = unpack(read, (directory / "state.json").read_text(encoding="utf-8"))
-    return type(server).restore(state, method or server.method)
+    return type(server).restore(state, method or server.method, kernels=kernels())
 
 
 def refused(
@@ -176,8 +179,9 @@ class Entry:
 class Watch:
     """A server under observation; send every event through `handle` or `refuse`."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, kernels: Callable[[], Kernels] = Kernels) -> None:
         self.server = server
+        self.kernels = kernels  # for copies of the server
         self.rule = server.method.dispatch
         self.spy: Heard = server.method.step.heard  # type: ignore[attr-defined]
         self.twins: list[Server] = []
@@ -242,7 +246,7 @@ class Watch:
 
     def fork(self, directory: Path) -> None:
         """Save and restore; from now on the copy gets the same events and must do the same."""
-        twin = through_file(self.server, directory)
+        twin = through_file(self.server, directory, kernels=self.kernels)
         assert fingerprint(twin) == fingerprint(self.server), "restore: the restored server differs from the saved one"
         self.twins = [*self.twins[-1:], twin]
 

@@ -398,6 +398,9 @@ STEPSIZE: dict[str, Callable[[Any], Any]] = {
     "fedasync": lambda value: methods.fedasync(value, concurrency=2).local(1, 0.1),
     "rennala": lambda value: methods.rennala(value, batch=2),
     "ringmaster": lambda value: methods.ringmaster(value, limit=2),
+    "diloco": methods.diloco,
+    "async_diloco": methods.async_diloco,
+    "decoupled_diloco": methods.decoupled_diloco,
 }
 
 
@@ -527,6 +530,7 @@ def test_what_can_never_work(method: Method, workers: int, iterations: int | Non
 FED = {"concurrency": 2}
 BIASED: dict[str, tuple[Method, str]] = {
     "always busy": (methods.async_sgd(0.1), "twice as many jobs"),
+    "async_diloco": (methods.async_diloco(), "twice as many jobs"),
     "always busy, few": (methods.async_sgd(0.1, concurrency=2), "twice as many jobs"),
     "delay-adaptive": (methods.delay_adaptive(0.1).using(dispatch=Uniform(2)), "smaller step"),
     "dropping": (methods.delay_adaptive(0.1, rule="drop").using(dispatch=Uniform(2)), "dropped"),
@@ -550,6 +554,7 @@ FAIR: dict[str, Method] = {
     "minibatch": methods.minibatch_sgd(0.1),
     "mifa": methods.mifa(0.1),
     "rounds": methods.fedavg(0.1, clients=2),
+    "diloco": methods.diloco(),
     "fedasync constant": methods.fedasync(weighting="constant", **FED).local(1, 0.1),
     "buffer of equals": Method("mine", Constant(0.1), Batch(), aggregation=Buffer(2)),
     "clipped": methods.federated_async_sgd(0.1, concurrency=2).clipped(1.0),

@@ -10,9 +10,12 @@ import pytest
 from core.bugs import BUGS
 from core.checks import Watch, drive, spied
 
+from asyncsgd.compiled.kernels import CompiledKernels
 from asyncsgd.core.events import Ended, Outcome
+from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.server import Server
 from asyncsgd.methods import async_sgd, fedavg, fedbuff, federated_async_sgd
+from asyncsgd.optimizers import adamw
 
 METHODS = {
     "plain": async_sgd(0.25),
@@ -20,14 +23,16 @@ METHODS = {
     "uniform": federated_async_sgd(0.25, concurrency=5),
     "cancels": fedavg(0.25, clients=2, ask=4),
     "local": async_sgd(0.25).local(3, 0.1),
+    "compiled": async_sgd(0.25).clipped(0.5).using(optimizer=adamw()),
 }
 
 
 def run(kind: type[Server], method: str, directory: Path) -> None:
     for seed in range(3):
         batches = "worker" if method == "local" else "all"
-        server = kind(np.zeros(3), spied(METHODS[method]), seed, batches=batches)
-        drive(Watch(server), seed=seed, directory=directory)
+        kernels = (lambda: CompiledKernels(1)) if method == "compiled" else Kernels
+        server = kind(np.zeros(3), spied(METHODS[method]), seed, kernels=kernels(), batches=batches)
+        drive(Watch(server, kernels), seed=seed, directory=directory)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,4 +1,7 @@
-"""A server holds a vector per point in flight, two more, and what its parts remember: nothing else of that length."""
+"""A server holds a vector per point in flight, two more, and what its parts remember: nothing else of that length.
+
+With compiled kernels a move overwrites the point of its arrival where that is safe: then one vector less.
+"""
 
 import tracemalloc
 
@@ -19,6 +22,9 @@ METHODS = {  # a method, and the vectors that its parts remember
     "adamw": (asgd.delay_adaptive(0.1).clipped(1.0).using(optimizer=ADAMW), 2),
     "amsgrad": (asgd.minibatch_sgd(0.1).using(optimizer=asgd.optimizers.adamw(amsgrad=True)), 3),
     "buffer with noise": (asgd.fedbuff(0.1, concurrency=3, buffer=2).clipped(1.0, noise=0.1), 1),
+    "delayed nesterov": (asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.delayed_nesterov(every=2)), 2),
+    "look-ahead": (asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.look_ahead(ahead=True)), 2),
+    "decoupled": (asgd.decoupled_diloco(quorum=2), 2),
     "memory": (asgd.mifa(0.1).using(optimizer=asgd.optimizers.momentum()), 1 + 1 + WORKERS),
     "compensated": (asgd.methods.dc_asgd(0.1, adaptive=True), 1),
     "interpolated": (asgd.fedasync(0.5, concurrency=3), 0),
@@ -53,7 +59,8 @@ def check(name, dimension, kernels):
     most = peak(method, dimension, kernels)
     assert most <= (WORKERS + 2 + remembered) * size + 8 * 8 * BLOCK  # and a few blocks of float64
     needed = memory_needed(method, dimension, "float32", WORKERS)
-    assert most <= needed.total - needed.updates + 8 * 8 * BLOCK
+    spare = 0 if kernels.never_raises else size  # `memory_needed` is about runs, which have compiled kernels
+    assert most <= needed.total - needed.updates + spare + 8 * 8 * BLOCK
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -72,12 +79,60 @@ def test_what_is_needed_by_part():
     size = 8 * 10**6
     adam = asgd.optimizers.adamw(amsgrad=True)
     needed = memory_needed(asgd.async_sgd(0.1).clipped(1.0).using(optimizer=adam, average=True), 10**6, "float64", 4)
-    assert needed == (5 * size, 4 * size, 3 * size, 2 * size, 0)
-    assert needed.total == 14 * size
+    assert needed == (4 * size, 4 * size, 3 * size, 2 * size, 0)
+    assert needed.total == 13 * size
+    assert memory_needed(asgd.methods.dc_asgd(0.1), 10**6, "float64", 4).points == 5 * size
     assert memory_needed(asgd.mifa(0.1), 10**6, "float64", 4).memories == 5 * size
     assert memory_needed(asgd.minibatch_sgd(0.1), 10**6, "float64", 4).points == 2 * size
     early = asgd.federated_async_sgd(0.1, concurrency=9, early=True)
-    assert memory_needed(early, 10**6, "float64", 4)[:2] == (11 * size, 8 * size)
+    assert memory_needed(early, 10**6, "float64", 4)[:2] == (10 * size, 8 * size)
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("adamw", 2)])
+def test_two_workers_need_four_vectors_and_the_state_of_the_optimizer(optimizer, state):
+    method = asgd.async_sgd(0.1).using(optimizer=getattr(asgd.optimizers, optimizer)())
+    assert memory_needed(method, 10, "float32", 2).total == (4 + state) * 40
+
+
+def handle(servers, held, event):
+    """Both servers do the same, and the points of all jobs in flight stay as they were handed out."""
+    replies = [server.handle(event) for server in servers]
+    for server, reply in zip(servers, replies, strict=True):
+        assert reply.ended == replies[0].ended
+        held |= {command.job.id: command.point.tobytes() for command in reply.commands if hasattr(command, "point")}
+        assert [held[job.id] for job in server.in_flight] == [
+            server.point(job.id).tobytes() for job in server.in_flight
+        ]
+        assert server.output.tobytes() == servers[0].output.tobytes()
+    assert servers[0].in_flight == servers[1].in_flight
+
+
+MANY = {**METHODS, "one": (asgd.async_sgd(0.1, concurrency=1), 0), "rounds": (asgd.fedavg(0.1, clients=2, ask=4), 1)}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_overwriting_points_saves_buffers_and_changes_no_bit(name):
+    """A server that overwrites the points of arrivals beside one that never does, along random events."""
+    method = MANY[name][0].bind_layout((("weight", 0, (35,)), ("bias", 35, (5,))))
+    random = np.random.default_rng(0)
+    x, workers = random.standard_normal(40), 6
+    servers = [asgd.Server(x, method, kernels=make()) for make in (Kernels, lambda: CompiledKernels(1))]
+    most = memory_needed(method, 40, "float64", workers).points // x.nbytes
+    held: dict[int, bytes] = {}  # what each job in flight was given
+    handle(servers, held, asgd.Joined(range(3)))
+    for _ in range(300):
+        present, oldest = servers[0].workers, {job.worker: job.id for job in reversed(servers[0].in_flight)}
+        kind, one, job = random.random(), int(random.integers(workers)), int(random.choice(list(oldest.values())))
+        if kind < 0.8:
+            handle(servers, held, asgd.Arrived(job, random.standard_normal(40)))
+        elif kind < 0.85:
+            handle(servers, held, asgd.Lost(job))
+        elif one in present and len(present) > 1:
+            handle(servers, held, asgd.Left(one))
+        elif one not in present:
+            handle(servers, held, asgd.Joined([one]))
+        assert servers[1]._update.points.slots <= most
+    assert servers[0].version > 20
 
 
 def test_an_optimizer_of_torch_says_what_it_remembers():

@@ -194,7 +194,7 @@ def test_a_rule_of_the_delay_multiplies_the_schedule():
         (lambda: asgd.async_sgd(lambda t: 0.1), r"is a function; .*asgd\.schedules\.custom\(function\)"),
         (lambda: asgd.async_sgd(schedules.cosine), r"is a function; .*asgd\.schedules\.custom\(function\)"),
         (lambda: asgd.fedasync(schedules.linear(1.5), concurrency=2), r"moves past the worker's model"),
-        (lambda: asgd.async_sgd(1.0).local(2, schedules.linear(1.0)), r"stepsize = linear\(1.0\) must be a positive"),
+        (lambda: asgd.async_sgd(1.0).local(2, lambda t: 0.1), r"stepsize = <function .* must be a positive"),
     ],
 )
 def test_bad_parameters_are_named_with_a_fix(make, says):

@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import pytest
 from core.twins import dispatch as rule
+from core.twins import far_apart, optimizers, successors
 from core.twins import methods as twin
-from core.twins import optimizers, successors
 from core.twins.run import side_by_side
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -328,11 +328,13 @@ CASES = {
         {"eta": 0.2, "rule": custom},
         BUSY,
     ),
+    **far_apart.CASES,
 }
 IN_FLOAT32 = [
     "async_sgd", "async_sgd, 2 at once", "federated_async_sgd, early", "minibatch_sgd", "delay_adaptive, scale",
     "fedbuff", "fedbuff, clip, noise", "clipped async_sgd", "rennala", "momentum", "momentum, nesterov",
-    "momentum, fedbuff", "adam", "adamw", "adamw, excluded, delay_adaptive", "adam, fedbuff",
+    "momentum, fedbuff", "adam", "adamw", "adamw, excluded, delay_adaptive", "adam, fedbuff", "delayed nesterov",
+    "look-ahead", "look-ahead, ahead",
 ]  # fmt: skip
 
 SCRIPTS = st.lists(st.tuples(st.integers(0, 17), st.integers(0, 999), st.integers(0, 999)), max_size=70)

@@ -41,6 +41,8 @@ def test_there_are_pages_with_code():
 def test_the_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch, capsys):
     if any("import torch" in block.text for block, _ in steps(path)):
         pytest.importorskip("torch", reason="the page trains a PyTorch model: pip install 'asyncsgd[torch]'")
+    if any("from accelerate import" in block.text for block, _ in steps(path)):
+        pytest.importorskip("accelerate", reason="the page shows an Accelerate script: pip install 'asyncsgd[dev]'")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
     for block, shown in steps(path):

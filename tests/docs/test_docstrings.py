@@ -77,7 +77,7 @@ def test_a_docstring_is_complete(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in asgd.methods.__all__ if name != "table"])
 def test_a_recipe_says_where_to_read_more(name: str) -> None:
-    pages = re.findall(r"\bdocs/[\w/]+\.md\b", inspect.getdoc(getattr(asgd.methods, name)) or "")
+    pages = re.findall(r"\bdocs/[\w/-]+\.md\b", inspect.getdoc(getattr(asgd.methods, name)) or "")
     assert pages, f"the docstring of {name} names no page of the documentation: add 'See docs/theory.md for ...'"
     assert all((ROOT / page).exists() for page in pages), pages
 

@@ -9,7 +9,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from engines.inline import ABILITIES, Inline, InlinePool
 
 from asyncsgd.core.events import Arrived, Assign, Cancel, Command, Joined, Left
@@ -62,24 +61,19 @@ class LosesTheLastJob(InlinePool):
 
 
 class OverwritesAnUpdate(InlinePool):
-    out: Vector | None = None
+    """A worker that is given a job begins at once, and writes where the server has not read yet."""
 
-    def compute(self, assign: Assign) -> Report:
-        report = super().compute(assign)
-        if isinstance(report, Arrived):
-            if self.out is None:
-                self.out = np.empty_like(report.update)
-            self.out[:] = report.update
-            return replace(report, update=self.out)
-        return report
+    reported: tuple[Vector, ...] = ()
 
     def poll(self, timeout: float) -> list[Report]:
-        return super().poll(timeout)[:1] or []
+        reports = super().poll(timeout)
+        self.reported = tuple(report.update for report in reports if isinstance(report, Arrived))
+        return reports
 
     def execute(self, command: Command) -> None:
         super().execute(command)
-        if self.out is not None:  # a worker that is given a job begins at once
-            self.out[:] = 7
+        for update in self.reported:
+            update[:] = 7
 
 
 class NamesAnotherWorker(InlinePool):
@@ -161,7 +155,8 @@ class PlacesInTurn(ProcessPool):
             place = handle.places[turn]
             handle.turn = (turn + 1) % AHEAD  # type: ignore[attr-defined]
             self._life.sent(handle.number, place, time.monotonic())
-            os.write(handle.inbox, JOB.pack(assign.job.id, assign.job.seed, 1, assign.job.batch, assign.slot, place))
+            job = assign.job
+            os.write(handle.inbox, JOB.pack(job.id, job.seed, 1, job.batch, assign.slot, place, False))
 
 
 class ForgetsLeft(ProcessPool):
@@ -226,6 +221,21 @@ class ClosesOnce(ProcessPool):
 class NeverGivesUp(ProcessPool):
     def _check_times(self, now: float) -> None:
         self._check_at = now + 1
+
+
+class EveryUpdateIsApplied(ProcessPool):
+    """The verdict that goes out with the next job is always the same."""
+
+    def used(self, report: Arrived, applied: bool) -> None:
+        super().used(report, True)
+
+
+class AsksForNoVerdict(ProcessPool):
+    """A worker that keeps state holds two jobs, and begins the second before the verdict on the first."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._life.rules = replace(self._life.rules, ahead=2)
 
 
 class GivesUpEverybody(ProcessPool):
@@ -309,6 +319,8 @@ BUGS: dict[str, Bug] = {
         Bug(LeavesProcesses, "closing", "is still alive after close"),
         Bug(ClosesOnce, "closing", "OSError: closed already"),
         Bug(NeverGivesUp, "hung", r"waited \d+ s in vain for worker 0 to leave"),
+        Bug(EveryUpdateIsApplied, "kept state", "is not what the task computes at its point"),
+        Bug(AsksForNoVerdict, "kept state", "is not what the task computes at its point"),
         Bug(GivesUpEverybody, "hung", "one died idle", tries=3),
     )
 }

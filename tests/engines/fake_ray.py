@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncsgd.core.compression import Compression
 from asyncsgd.core.events import Assign, Cancel, Job
+from asyncsgd.core.work import Encoded, Gradient
 from asyncsgd.engines._ray import Group
 from asyncsgd.engines._ray.call_queue import CallQueue
 from asyncsgd.engines._ray.handle import AHEAD, WorkerHandle
@@ -84,21 +86,26 @@ class FakeServer:
         found = [self.queue.computed(call, *answer) for call, answer in self.queue.answers(0.0)]
         return [report for report in found if report is not None]
 
+    def poll(self) -> None:
+        """Begin a poll, as the pool does: the server has used the updates of the last one."""
+        self.life.begin()
+        self.queue.make_room()
+
     @property
     def points(self) -> list[Any]:
         """What was sent as the point, call by call."""
         return [arguments[1] for arguments in self.ray.called]
 
 
-def fake_server(workers: int = 2, vectors: float = 100.0, transport: str | None = None) -> FakeServer:
+def fake_server(workers: int = 2, vectors: float = 100.0, up: Compression | None = None) -> FakeServer:
     ray = FakeRay()
-    store = VectorStore(N, np.float64, halved=transport is not None)
+    work = Gradient() if up is None else Encoded(Gradient(), up=up)
+    store = VectorStore(N, np.float64, work)
     store.open(ray, vectors * BYTES)
-    ahead = AHEAD if transport is None else 1
-    life = Lifecycle(workers, Rules(ahead=ahead))
-    queue = CallQueue(store, life, transport)
+    life = Lifecycle(workers, Rules(ahead=1 if work.keeps else AHEAD))
+    queue = CallQueue(store, life, up)
     queue.open(ray)
-    handles = [WorkerHandle(number, Group(1), ahead) for number in range(workers)]
+    handles = [WorkerHandle(number, Group(1)) for number in range(workers)]
     life.open()
     for handle in handles:
         handle.compute = ray
@@ -106,5 +113,5 @@ def fake_server(workers: int = 2, vectors: float = 100.0, transport: str | None 
     return FakeServer(ray, store, queue, handles, life)
 
 
-def packed(value: float) -> tuple[Any, int]:
-    return np.full(N, np.float16(value)).view(np.uint16), 0
+def packed(value: float, code: Compression) -> Any:
+    return code.encode(np.full(N, value))

@@ -144,9 +144,58 @@ class SendsAheadOfKeptState(Lifecycle):
 
 class CancelledIsUsed(Lifecycle):
     def cancel(self, command: Cancel) -> int | None:
-        last = self.workers[command.job.worker].last_used
         found = super().cancel(command)
-        self.workers[command.job.worker].last_used = last
+        if found is not None:
+            self.workers[found].used = True
+        return found
+
+
+class ForgetsVerdicts(Lifecycle):
+    def judged(self, worker: int, job: int, applied: bool) -> None:
+        super().judged(worker, job, False)
+
+
+class VerdictOfAnotherJob(Lifecycle):
+    """A worker gets the verdict on the update that was judged before its own."""
+
+    before = False
+
+    def judged(self, worker: int, job: int, applied: bool) -> None:
+        super().judged(worker, job, self.before)
+        self.before = applied
+
+
+class VerdictSurvivesADeath(Lifecycle):
+    """The update was reported, its worker died, and then the server applied it."""
+
+    def judged(self, worker: int, job: int, applied: bool) -> None:
+        self._undecided.pop(worker, None)
+        self.workers[worker].used = applied
+
+
+class KnownVerdictSurvivesADeath(Lifecycle):
+    """The server applied the update, and then the worker died."""
+
+    def died(self, worker: int, reason: str, now: float) -> bool:
+        used = self.workers[worker].used
+        at_once = super().died(worker, reason, now)
+        self.workers[worker].used = used
+        return at_once
+
+
+class VerdictForEveryJob(Lifecycle):
+    """The verdict on one update goes out with all later jobs."""
+
+    def sent(self, worker: int, kept: Any, now: float) -> bool:
+        used = super().sent(worker, kept, now)
+        self.workers[worker].used = used
+        return used
+
+
+class SendsBeforeTheVerdict(Lifecycle):
+    def answered(self, worker: int, job: int, now: float, seconds: float | None = None) -> tuple[Any, bool]:
+        found = super().answered(worker, job, now, seconds)
+        self._undecided.clear()
         return found
 
 
@@ -183,7 +232,7 @@ BUGS: dict[str, Bug] = {
         Bug(StaysLate, "present: it is not ready|joined twice"),
         Bug(RetiredComesBack, "retired"),
         Bug(RetiredMustNotSpeak, "jobs: others were sent"),
-        Bug(TakesJobsForTheAbsent, "jobs: "),
+        Bug(TakesJobsForTheAbsent, "jobs: |state: "),
         Bug(KeepsJobsOfTheDead, "jobs: one waits that is not wanted"),
         Bug(KeepsCancelledJobs, "jobs: one waits that is not wanted|sending: "),
         Bug(CancelForgetsAnotherJob, "jobs: one was forgotten|answer: |cancel: "),
@@ -196,7 +245,13 @@ BUGS: dict[str, Bug] = {
         Bug(ReasonOfTheSystem, "death: another reason"),
         Bug(KillsTwice, "clock: "),
         Bug(SendsAheadOfKeptState, "sending: too many jobs at once"),
-        Bug(CancelledIsUsed, "used: what became of the last job"),
+        Bug(CancelledIsUsed, "state: "),
+        Bug(ForgetsVerdicts, "state: other jobs than those applied"),
+        Bug(VerdictOfAnotherJob, "state: "),
+        Bug(VerdictSurvivesADeath, "state: a verdict, but on no update of this process"),
+        Bug(KnownVerdictSurvivesADeath, "state: a verdict, but on no update of this process"),
+        Bug(VerdictForEveryJob, "state: "),
+        Bug(SendsBeforeTheVerdict, "state: |sending: the verdict on the last update is not known"),
         Bug(NeverBacksOff, "clock: "),
         Bug(StopsOnlyOnce, "clock: "),
         Bug(NeverGivesUp, "clock: "),

@@ -34,6 +34,7 @@ METHODS: dict[str, Callable[[int], Method]] = {
     "fedavg": lambda n: methods.fedavg(0.01, clients=n, ask=3 * n),
     "ringmaster": lambda n: methods.ringmaster(0.01, limit=2, stops=True),
     "minibatch": lambda n: methods.minibatch_sgd(0.01),
+    "dropping": lambda n: methods.delay_adaptive(0.01, rule="drop", threshold=2).using(dispatch=Uniform(3 * n)),
     "restarting": lambda n: methods.async_sgd(0.01).using(dispatch=RestartingUniform(3 * n)),
 }
 
@@ -91,15 +92,6 @@ class Twin:
         return next((entry.words for entry in self.since("died") if entry.what == "condemned"), "")
 
     @property
-    def used(self) -> bool:
-        """Whether the last update since a job was sent is used."""
-        entries = self.since("sent", "died")
-        done = [
-            entry.job for entry in entries if entry.what == "answered" and entry.wanted and entry.seconds is not None
-        ]
-        return bool(done) and not any(entry.what == "cancelled" and entry.job == done[-1] for entry in entries)
-
-    @property
     def start_at(self) -> float:
         pause = 2.0 ** (self.deaths - 2) if self.rules.backoff and self.deaths > 1 else 0.0
         return self.last("died") + pause
@@ -122,6 +114,23 @@ class Twin:
         return [Ask(number)] if silent and not waits else []
 
 
+class Process:
+    """A worker's process that keeps state, as `asyncsgd.core.worker.WorkerState` does. Its state is a list of jobs.
+
+    A job leaves its state for the verdict however it ended, so that a wrong verdict shows.
+    """
+
+    def __init__(self) -> None:
+        self.state: list[int] = []
+        self.pending: int | None = None
+
+    def begin(self, used: bool) -> None:
+        if used:
+            assert self.pending is not None, "state: a verdict, but on no update of this process"
+            self.state.append(self.pending)
+        self.pending = None
+
+
 class World:
     def __init__(self, kind: type[Lifecycle], rules: Rules, workers: int, method: str, seed: int) -> None:
         self.rules, self.workers = rules, range(workers)
@@ -134,6 +143,9 @@ class World:
         self.wanted: set[int] = set()  # jobs that were taken and are not over
         self.reasons: list[tuple[int, str]] = []  # of deaths that the server has not heard of
         self.ended = False
+        self.processes = [Process() for _ in self.workers]
+        self.applied: list[list[int]] = [[] for _ in self.workers]  # of each worker since it joined, in order
+        self.unjudged: dict[int, int] = {}  # worker -> job whose update is in the list that the server reads next
 
     # ------------------------------------------------------------------------------------------ what may happen
 
@@ -167,11 +179,12 @@ class World:
             assert assign.job.worker == worker, "sending: the job of another worker"
             if not twin.jobs:
                 twin.add("first in line", self.now)
-            used = twin.used
             twin.add("sent", self.now, job=assign.job.id)
-            assert self.life.sent(worker, ("place", assign.job.id), self.now) == used, (
-                "used: what became of the last job"
-            )
+            used = self.life.sent(worker, ("place", assign.job.id), self.now)
+            if self.rules.ahead == 1:
+                assert worker not in self.unjudged, "sending: the verdict on the last update is not known"
+                self.processes[worker].begin(used)
+                assert self.processes[worker].state == self.applied[worker], "state: other jobs than those applied"
 
     def finish(self, worker: int, how: str, seconds: float) -> None:
         twin = self.twins[worker]
@@ -179,6 +192,9 @@ class World:
         wanted = job in self.wanted
         self.wanted.discard(job)
         took = seconds if how == "done" else None
+        self.processes[worker].pending = job
+        if wanted and how == "done":
+            self.unjudged[worker] = job
         twin.add("answered", self.now, job=job, wanted=wanted, seconds=took)
         kept, still = self.life.answered(worker, job, self.now, took)
         assert (kept, still) == (("place", job), wanted), "answer: whether the job is wanted"
@@ -197,6 +213,8 @@ class World:
         silent = twin.retired
         reason = twin.condemned or "was killed by SIGSEGV"
         self.forget(worker)
+        self.processes[worker] = Process()
+        self.unjudged.pop(worker, None)
         twin.add("died", self.now)
         given_up = not silent and twin.deaths >= self.rules.deaths_in_a_row
         if given_up:
@@ -259,6 +277,7 @@ class World:
         assert set(self.server.workers) == self.life.present, "present: the server believes something else"
         in_flight = {job.id for job in self.server.in_flight}
         assert in_flight == self.wanted, "jobs: the server waits for others"
+        self.unjudged.clear()
         self.life.begin()
         for worker in self.workers:
             self.send(worker)
@@ -279,11 +298,24 @@ class World:
 
     def handle(self, event: Any) -> None:
         try:
-            commands = self.server.handle(event).commands
+            reply = self.server.handle(event)
         except EndedJob:  # a report before it in the list has cancelled the job
             return
-        for command in commands:
+        if isinstance(event, Left):
+            self.applied[event.worker].clear()
+        if isinstance(event, Arrived):
+            self.judge(event, reply.ended[0].outcome is Outcome.APPLIED)
+        for command in reply.commands:
             self.execute(command)
+
+    def judge(self, report: Arrived, applied: bool) -> None:
+        worker = self.ledger.worker[report.job]
+        if applied:
+            self.applied[worker].append(report.job)
+        if self.unjudged.get(worker) == report.job:  # else its process has died since
+            del self.unjudged[worker]
+        self.life.judged(worker, report.job, applied)
+        self.send(worker)
 
     def execute(self, command: Command) -> None:
         self.ledger.executed(command)

@@ -234,7 +234,7 @@ def test_the_option_of_the_command_line() -> None:
 
 
 def config(device: str) -> WorkerConfig:
-    return WorkerConfig(0, 4, "float64", 1, None, 1.0, 0.0, device, (), None)
+    return WorkerConfig(0, 4, "float64", 1, 1.0, 0.0, device, (), None)
 
 
 def test_a_worker_of_ray_answers_why_it_has_no_gpu() -> None:

@@ -15,6 +15,7 @@ from asyncsgd.core.random import derive
 from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.engines.base import example_counter
 from asyncsgd.engines.job import Kind
+from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
 
 
@@ -60,6 +61,26 @@ def test_the_trace_of_a_run(tmp_path: Path) -> None:
     assert set(zip(jobs.worker[arrived], jobs.examples[arrived], strict=True)) <= {(0, 5), (1, -1), (2, 25)}
     assert (jobs.examples[arrived] > 0).any()
     assert asgd.replay(tmp_path / "run").model_compared
+
+
+class AllCounting(Bowl):
+    def examples(self, worker: int, seed: int, batch: int) -> int:
+        return 5
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("task", [AllCounting(), Counting()])
+def test_examples_per_second_are_shown_if_every_job_counted_them(task: Any) -> None:
+    method, engine = asgd.minibatch_sgd(0.01).local(3, 0.1), asgd.engines.processes(3)  # every worker takes part
+    run = asgd.train(task, method, engine=engine, iterations=30, progress=False)
+    view = RunView.of(run)
+    found = view.headline()["examples_per_second"]
+    if isinstance(task, AllCounting):
+        assert found == pytest.approx(30 * 15 / view.elapsed)
+        assert " examples/s)" in view.text()
+    else:
+        assert found is None
+        assert "examples" not in view.text()
 
 
 def test_a_call_of_ray_carries_the_count() -> None:

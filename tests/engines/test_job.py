@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asyncsgd.core.compression import BFloat16, Int4
 from asyncsgd.core.errors import Stopped
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Gradient, LocalSteps
+from asyncsgd.core.work import Encoded, Gradient, LocalSteps, compute_job
 from asyncsgd.engines import job as module
 from asyncsgd.engines.job import JobRules, JobRunner, Kind
+from asyncsgd.optimizers import adamw
 from asyncsgd.testing.bench import Bowl, WritingBowl
 
 
@@ -52,7 +56,7 @@ def test_only_plain_gradients_are_written_in_place() -> None:
     work = LocalSteps(2, 0.1)
     out = np.empty(100)
     JobRunner(WritingBowl(), work, 0, JobRules())(np.ones(100), 3, out)
-    assert np.array_equal(out, work.compute(Bowl().update, np.ones(100), 0, 3))
+    assert np.array_equal(out, compute_job(work, Bowl(), np.ones(100), 0, 3, None, 0))
 
 
 @pytest.mark.parametrize(
@@ -108,3 +112,89 @@ def test_a_worker_that_pretends_to_be_slow(
     clock.slept = [0.0]
     run(raising(RuntimeError()), **rules)
     assert clock.slept == [0.0]
+
+
+@pytest.mark.parametrize(("rules", "seconds"), [({"slowdown": 3.0}, 2.0), ({"min_seconds": 5.0}, 19.0)])
+def test_the_least_time_is_that_of_a_mini_batch(
+    monkeypatch: pytest.MonkeyPatch, rules: dict[str, float], seconds: float
+) -> None:
+    """As durations in a simulation are. A job may have fewer steps than the work says."""
+    for work, steps in ((LocalSteps(4, 0.1), None), (LocalSteps(9, 0.1), 4)):
+        clock = Clock()
+        monkeypatch.setattr(module, "time", clock)
+        answer = JobRunner(Bowl(), work, 0, JobRules(**rules))(np.ones(100), 3, np.empty(100), steps)
+        assert clock.slept[-1] == seconds
+        assert answer.seconds == 3.0 + seconds
+
+
+# ---------------------------------------------------------------------------------------------- kept state
+
+
+class StopsAt(Bowl):
+    """Raises in one of the calls of ``update``, counted from 1; 0: never."""
+
+    call = 0
+
+    def update(self, x: Vector, worker: int, seed: int) -> Vector:
+        self.call -= 1
+        if self.call == 0:
+            raise Stopped
+        return super().update(x, worker, seed)
+
+
+def test_a_job_that_is_stopped_anywhere_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a local step, or after the update was encoded; likewise one that was dropped."""
+    work = Encoded(LocalSteps(2, 0.05, optimizer=adamw(), state="kept"), up=Int4(), down=BFloat16())
+    task, plain = StopsAt(), StopsAt()
+    eventful, twin = JobRunner(task, work, 0, JobRules()), JobRunner(plain, work, 0, JobRules())
+    for runner in (eventful, twin):
+        runner.state(np.empty(100))
+    used = False
+
+    def stop(self: Any, update: Vector, out: Vector) -> None:
+        JobRunner.deliver(self, update, out)
+        raise Stopped
+
+    for seed, trouble in enumerate(["", "first", "second", "delivered", "dropped", ""]):
+        point, out, expected = np.full(100, 1.0 + seed), np.empty(100), np.empty(100)
+        eventful.settle(used)
+        used = False
+        task.call = {"first": 1, "second": 2}.get(trouble, 0)
+        with monkeypatch.context() as patched:
+            if trouble == "delivered":
+                patched.setattr(eventful, "deliver", stop.__get__(eventful))
+            kind = eventful(point, seed, out).kind
+        assert kind is (Kind.DONE if trouble in ("", "dropped") else Kind.STOPPED)
+        if trouble == "":
+            assert twin(point, seed, expected).kind is Kind.DONE
+            twin.settle(used=True)
+            used = True
+            assert out.tobytes() == expected.tobytes()
+
+
+LOADED = """
+import numpy as np
+import asyncsgd as asgd
+from asyncsgd.engines.job import JobRules, JobRunner, load_compiled
+from asyncsgd.testing.bench import Bowl
+from numba.core.registry import CPUDispatcher
+import gc
+
+local = asgd.async_sgd(1.0).local(2, 0.05, optimizer=asgd.optimizers.adamw(), state="kept", clip=1.0)
+work = local.compressed("int4", down="bfloat16").job
+load_compiled(work, "float32")
+
+def versions():
+    return {id(found): len(found.signatures) for found in gc.get_objects() if isinstance(found, CPUDispatcher)}
+
+before = versions()
+runner = JobRunner(Bowl(100, np.float32), work, 0, JobRules())
+print(runner(np.ones(100, np.float32), 3, np.empty(100, np.float32)).kind.name)
+print(sum(versions().values()) - sum(before.values()))
+"""
+
+
+def test_compiled_code_is_loaded_before_the_first_job() -> None:
+    """In a process of its own, as any test before may have loaded it."""
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["DONE", "0"]

@@ -240,9 +240,51 @@ def test_cancelling_one_job_leaves_the_others_of_that_worker() -> None:
     assert life.answered(0, 0, 1.0) == ("place", False)
     for job in (1, 3):
         assert life.peek(0) is not None
-        life.sent(0, job, 1.0)
+        assert not life.sent(0, job, 1.0)
         assert life.answered(0, job, 1.0, 0.5) == (job, True)
+        assert life.peek(0) is None  # its verdict is not known
+        life.begin()
     assert life.peek(0) is None
+
+
+def alone(*jobs: int) -> Lifecycle:
+    """A worker that keeps state, with these jobs waiting for it."""
+    life = Lifecycle(1, Rules(ahead=1))
+    life.started(0, 0.0)
+    life.ready(0, 0.0)
+    life.open()
+    life.begin()
+    for number in jobs:
+        assert life.assign(Assign(Job(number, 0, 0, 0, 0, seed=number), np.zeros(2), 0))
+    return life
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_verdict_lets_the_next_job_go_and_travels_with_it(applied: bool) -> None:
+    life = alone(5, 6, 7)
+    assert not life.sent(0, None, 0.0)
+    life.answered(0, 5, 1.0, 0.5)
+    life.judged(0, 4, True)  # on another update
+    assert life.peek(0) is None
+    life.judged(0, 5, applied)
+    assert life.peek(0) is not None
+    assert life.sent(0, None, 1.0) is applied
+    life.answered(0, 6, 2.0)  # it failed: no verdict is to come
+    assert not life.sent(0, None, 2.0)
+
+
+def test_workers_without_state_wait_for_no_verdict() -> None:
+    life = Lifecycle(1, Rules())
+    life.started(0, 0.0)
+    life.ready(0, 0.0)
+    life.open()
+    life.begin()
+    for number in range(3):
+        assert life.assign(Assign(Job(number, 0, 0, 0, 0, seed=number), np.zeros(2), 0))
+    life.sent(0, None, 0.0)
+    life.sent(0, None, 0.0)
+    life.answered(0, 0, 1.0, 0.5)
+    assert life.peek(0) is not None
 
 
 def test_the_default_limit_is_twenty_times_the_longest_job_and_at_least_five_minutes() -> None:
@@ -253,6 +295,14 @@ def test_the_default_limit_is_twenty_times_the_longest_job_and_at_least_five_min
     life.longest = 16.0
     assert life.allowed == 320.0
     assert Lifecycle(1, Rules(job_timeout=2.0)).allowed == 2.0
+
+
+def test_the_first_job_of_many_steps_may_take_five_minutes_for_each() -> None:
+    life = Lifecycle(1, Rules(steps=500))
+    assert life.allowed == 500 * 300.0
+    life.longest = 600.0
+    assert life.allowed == 20 * 600.0
+    assert Lifecycle(1, Rules(job_timeout=2.0, steps=500)).allowed == 2.0
 
 
 def test_somebody_was_there_until_he_died() -> None:

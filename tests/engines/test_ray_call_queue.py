@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engines.fake_ray import FakeServer, Gone, fake_server, packed
 
+from asyncsgd.core.compression import BFloat16, Float16, Int8
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines import Failed, Rejected
 from asyncsgd.engines._ray import vector_store
@@ -73,7 +74,7 @@ def test_the_error_of_a_dead_worker_comes_once() -> None:
         found.append((call.job, type(answer)))
         here.queue.drop(call.handle)
     assert found == [(0, Gone)]
-    assert here.store._held == 1.0  # the newest version
+    assert here.store.held == 1.0  # the newest version
 
 
 def test_a_cancelled_job_is_not_reported_and_the_next_is() -> None:
@@ -85,7 +86,7 @@ def test_a_cancelled_job_is_not_reported_and_the_next_is() -> None:
     assert [report.job for report in here.reports()] == [wanted]
 
 
-# ---------------------------------------------------------------------------------------------- error feedback
+# ---------------------------------------------------------------------------------------------- verdicts
 
 
 def used(here: FakeServer) -> list[bool]:
@@ -94,18 +95,20 @@ def used(here: FakeServer) -> list[bool]:
 
 
 def test_a_job_says_what_became_of_the_one_before() -> None:
-    here = fake_server(transport="float16", workers=1)
+    here = fake_server(up=Int8(), workers=1)
     slots = iter(range(10))
 
-    def play(kind: Kind = Kind.DONE, *, cancel: str = "") -> None:
+    def play(kind: Kind = Kind.DONE, *, cancel: str = "", applied: bool = True) -> None:
         job = here.give(0, next(slots))
         if cancel == "before":
             here.cancel(job)
-        here.finish(len(here.ray.called) - 1, kind, packed(1.5) if kind is Kind.DONE else "words")
-        here.reports()
-        if cancel == "after":  # another report of the same poll had it cancelled
-            here.cancel(job)
-        here.queue.make_room()
+        here.finish(len(here.ray.called) - 1, kind, packed(1.5, Int8()) if kind is Kind.DONE else "words")
+        for report in here.reports():
+            if cancel == "after":  # another report of the same poll had it cancelled
+                here.cancel(job)
+            elif isinstance(report, Arrived):
+                here.life.judged(0, job, applied)
+        here.poll()
 
     play()
     play()
@@ -114,21 +117,30 @@ def test_a_job_says_what_became_of_the_one_before() -> None:
     play(Kind.FAILED)
     play(cancel="after")
     play()
-    assert used(here) == [False, True, True, False, True, False, False]
+    play(applied=False)
+    play()
+    assert used(here) == [False, True, True, False, True, False, False, True, False]
 
 
-def test_with_error_feedback_a_worker_has_one_job_at_a_time() -> None:
-    here = fake_server(transport="bfloat16", workers=1)
+def test_a_worker_that_keeps_state_has_one_job_at_a_time() -> None:
+    here = fake_server(up=BFloat16(), workers=1)
     for slot in range(3):
         here.give(0, slot)
     assert len(here.ray.called) == 1
+    here.finish(0, answer=packed(1.5, BFloat16()))
+    [report] = here.reports()
+    here.queue.send(here.handles[0])
+    assert len(here.ray.called) == 1  # the verdict is not known
+    here.life.judged(0, report.job, True)
+    here.queue.send(here.handles[0])
+    assert [arguments[2:] for arguments in here.ray.called] == [(1, False), (0, True)]  # the server may still read 1
 
 
 def test_updates_of_16_bits_stay_until_the_next_poll() -> None:
-    here = fake_server(transport="float16", workers=2)
+    here = fake_server(up=Float16(), workers=2)
     for worker in (0, 1):
         here.give(worker, 0)
-        here.finish(worker, answer=packed(1.5 + worker))
+        here.finish(worker, answer=packed(1.5 + worker, Float16()))
     first, second = here.reports()
     assert (first.update[0], second.update[-1]) == (1.5, 2.5)
     assert first.update.dtype == np.float64

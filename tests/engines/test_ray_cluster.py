@@ -169,7 +169,7 @@ def test_loopback_where_ray_was_imported_before(monkeypatch: pytest.MonkeyPatch)
 def test_a_ray_that_has_other_names_inside_is_asked_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").touch()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # the standard library stays importable
     with listening(None) as address:
         probe(address)
     monkeypatch.setitem(sys.modules, "ray._private.ray_constants", constants := SimpleNamespace())

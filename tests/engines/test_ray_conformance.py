@@ -28,10 +28,9 @@ def chosen(*names: str) -> list[str]:
     return [name for name in SCENARIOS if name != "closing"] if ALL else list(names)
 
 
-def check(scenario: str, code: str | None = None, shared_memory: bool = True) -> None:
+def check(scenario: str, shared_memory: bool = True) -> None:
     def engine(*arguments: Any, **more: Any) -> Any:
-        made = replace(asgd.engines.ray(*arguments, **more), shared_memory=shared_memory)
-        return made if code is None else made.encoding(code)
+        return replace(asgd.engines.ray(*arguments, **more), shared_memory=shared_memory)
 
     check_engine(engine, abilities=ABILITIES, only=scenario)
 
@@ -73,17 +72,19 @@ def test_along_with_the_call(scenario: str) -> None:
     check(scenario, shared_memory=False)
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize(
-    ("code", "scenario"),
-    [
-        ("float16", "train with async_sgd and kills"),
-        ("bfloat16", "train with over_selection and rubbish"),
-    ],
+    "scenario",
+    chosen(
+        "kept state",
+        "train with kept state and compression and kills",
+        "train with over_selection, kept state and rubbish",
+    ),
 )
-def test_16_bits(code: str, scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_state(scenario: str, shared_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replayed to the bit, whatever happened to jobs and workers."""
     monkeypatch.setattr(vector_store, "SMALL", 0)
-    check(scenario, shared_memory=scenario.endswith("kills"), code=code)
+    check(scenario, shared_memory=shared_memory)
 
 
 def test_closing() -> None:

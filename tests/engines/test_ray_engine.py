@@ -42,7 +42,7 @@ def test_the_arguments_are_those_of_the_public_interface() -> None:
 def test_workers_that_are_all_alike() -> None:
     engine = ray(Group(3, num_cpus=2, num_gpus=0.5, resources={"big": 1}), slowdown={2: 10})
     assert engine.groups == (Group(3, num_cpus=2, num_gpus=0.5, resources={"big": 1}),)
-    assert (engine.workers, engine.threads, engine.transport) == (3, 2, None)
+    assert (engine.workers, engine.threads, engine.keeps_state) == (3, 2, True)
     assert engine.slowdown == (1.0, 1.0, 10.0)
     assert engine.groups[0].needs == {"CPU": 2, "GPU": 0.5, "big": 1}
 
@@ -192,7 +192,7 @@ killed."""
 
 
 def test_who_is_missing() -> None:
-    handles = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1}), 2) for number in range(4)]
+    handles = [WorkerHandle(number, Group(1, num_cpus=2, resources={"big": 1})) for number in range(4)]
     life = Lifecycle(4, Rules())
     for number in range(4):
         life.started(number, 0.0, Stage.WAITING if number in (1, 2) else Stage.LOADING)
@@ -242,7 +242,7 @@ def test_memory_of_another_machine_leaves_no_descriptor_open() -> None:
     here, nowhere = os.open("/dev/null", os.O_RDWR), 10**6
     try:
         worker._config = WorkerConfig(
-            0, 1, "float64", 1, None, 1.0, 0.0, "cpu", (), (os.getpid(), here, nowhere, nowhere, b"key")
+            0, 1, "float64", 1, 1.0, 0.0, "cpu", (), (os.getpid(), here, nowhere, nowhere, b"key")
         )
         before = os.listdir("/proc/self/fd")
         assert not worker._attach()

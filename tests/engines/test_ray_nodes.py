@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from run.test_kept_state import check_killed, killed_and_resumed
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived, Assign, Job, Joined
@@ -192,7 +193,7 @@ def test_workers_that_find_no_room_join_when_a_node_does(nodes: Nodes, tmp_path:
 def test_when_nobody_is_left_the_run_stops_and_can_go_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     lent = nodes.add(2, big=2)
-    engine = asgd.engines.ray(Group(2, resources={"big": 1})).encoding("float16")
+    engine = asgd.engines.ray(Group(2, resources={"big": 1}))
 
     def leave() -> None:
         nodes.kill(lent)
@@ -294,3 +295,9 @@ def test_updates_are_read_where_they_lie(nodes: Nodes) -> None:
         assert not update.flags.owndata
         assert not update.flags.writeable  # Ray's own memory, which others may be reading
         assert (update == task.update(point, 0, 1)).all()
+
+
+@pytest.mark.parametrize("method", ["int4", "top_k"])
+def test_a_killed_server_whose_workers_keep_state(nodes: Nodes, tmp_path: Path, method: str) -> None:
+    """Actors die, the server is killed twice, and the run is resumed on the same cluster: replayed to the bit."""
+    check_killed(killed_and_resumed(tmp_path, method, nodes.address))

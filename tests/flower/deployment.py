@@ -17,6 +17,7 @@ from flower.programs import Programs, free_port
 
 APP = Path(__file__).parent / "app"
 DIGITS = Path(__file__).parents[2] / "examples" / "flower"
+DILOCO = Path(__file__).parents[2] / "examples" / "flower_diloco"
 NGINX = """
 worker_processes 1;
 pid nginx.pid;

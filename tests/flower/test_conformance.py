@@ -14,7 +14,7 @@ from flower.fake import FakeGrid, record, reply
 from flwr.app import Error, Message
 
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Work
+from asyncsgd.core.work import Work, compute_job
 from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.engine import Clients, Flower
@@ -35,7 +35,7 @@ class Federation(Engine):
             point = message.content["arrays"]["x"].numpy()
             seed = job_seed(0, int(message.metadata.group_id.removeprefix("job-")))
             try:
-                update = work.compute(task.update, point, worker, seed)
+                update = compute_job(work, task, point, worker, seed, steps=None, batch=0)
             except BaseException as error:
                 return Error(2, f"Traceback\n{type(error).__name__}: {error}")
             return reply(record(x=np.array("nothing") if update is None else update))

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flower.deployment import DIGITS, Deployment
+from flower.deployment import APP, DIGITS, Deployment
 from safetensors.numpy import load_file
 
-from asyncsgd.run.read import read_trace
+from asyncsgd.run.read import read_lines, read_trace
 
 pytestmark = [
     pytest.mark.flower,
@@ -162,3 +162,20 @@ def stopped(here: Deployment) -> None:
     here.until(lambda: here.iteration() > before, "the last checkpoint")
     here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end")
     assert here.iteration() == here.journal("ended")[-1]["iteration"] > before + 1
+
+
+def test_compressed_messages_over_tls(federation: Deployment) -> None:
+    """Flower keeps what the mod remembers from job to job, although each job has a process of its own."""
+    for number, name in ((0, "one"), (3, "late")):
+        if name not in federation.processes or federation.processes[name].poll() is not None:
+            federation.supernode(name, number)
+    directory = federation.folder / "runs" / "compressed"
+    options = {"minimum": 2, "iterations": 5, "evaluate": False}
+    federation.flwr_run(APP, methods="compressed", directory=str(directory.parent), **options)
+    journal = directory / "journal.jsonl"
+    federation.until(lambda: journal.exists() and '"diagnosed"' in journal.read_text("utf-8"), "the compressed run")
+    rows = read_lines(directory, "journal.jsonl")
+    assert not [row for row in rows if row["event"] in ("rejected", "failed")]
+    assert [row["highest"]["remembers"] for row in rows if row.get("kind") == "train"][-1] == 1.0
+    assert read_trace(directory).iterations == 5
+    assert read_lines(directory, "metrics.jsonl")[-1]["mean"] < 10.0

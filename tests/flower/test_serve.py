@@ -165,17 +165,6 @@ def test_bias_is_said_where_data_differ() -> None:
     assert any(issubclass(warning.category, asgd.BiasWarning) for warning in caught)
 
 
-def test_local_steps_of_the_method_are_the_clients_own_business() -> None:
-    run = serve(
-        clients(1.0, 2.0),
-        ARRAYS,
-        asgd.async_sgd(0.3).local(5, 0.1),
-        iterations=5,
-        **QUIET,
-    )
-    assert run.config["notes"][0].startswith("the ClientApp decides what a job computes: LocalSteps(steps=5")
-
-
 def test_the_last_model_with_finite_metrics_is_kept(tmp_path: Path) -> None:
     def explodes(iteration: int, arrays: Any) -> Any:
         return {"loss": float("inf") if iteration >= 20 else 1.0}

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("ray", reason="the extra 'flower' is not installed")
 
-from flower.deployment import APP, DIGITS
+from flower.deployment import APP, DIGITS, DILOCO
 from flower.programs import Programs, free_port
 from safetensors.numpy import load_file
 
@@ -75,7 +75,7 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]
 
 
 def test_numpy_clients_synchronous_and_not(simulation: Simulation, tmp_path: Path) -> None:
-    methods = ("rounds", "algorithm-2", "private")
+    methods = ("rounds", "algorithm-2", "private", "compressed")
     said = simulation.flwr_run(APP, methods=" ".join(methods), directory=str(tmp_path), minimum=CLIENTS, iterations=24)
     for name in methods:
         assert (tmp_path / name / "run.json").exists(), said
@@ -91,6 +91,10 @@ def test_numpy_clients_synchronous_and_not(simulation: Simulation, tmp_path: Pat
         assert load_file(tmp_path / name / "carried.safetensors")["count"] > 0 if name != "private" else True
     assert read_trace(tmp_path / "rounds").delay.max() < CLIENTS
     assert read_lines(tmp_path / "private", "metrics.jsonl")[-1]["epsilon"] > 0
+    journal = read_lines(tmp_path / "compressed", "journal.jsonl")
+    assert not [row for row in journal if row["event"] in ("rejected", "failed")]
+    remembered = [row["highest"]["remembers"] for row in journal if row.get("kind") == "train"]
+    assert remembered[-1] == 1.0  # Flower keeps the node's state
 
 
 def test_flwr_stop_ends_a_run_with_a_checkpoint(simulation: Simulation, tmp_path: Path) -> None:
@@ -174,3 +178,18 @@ def test_the_comparison_of_the_example(tmp_path: Path) -> None:
         assert numbers[1] == "s", said
     assert "delay-adaptive" in (output / "report.html").read_text("utf-8")
     assert read_trace(output / "delay-adaptive").iterations <= 40
+
+
+def test_the_example_of_diloco(simulation: Simulation, tmp_path: Path) -> None:
+    """Clients that own their loop, compressed messages, and fewer steps for clients that are slower."""
+    pytest.importorskip("torch", reason="the extra 'torch' is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    said = simulation.flwr_run(DILOCO, clients=CLIENTS, directory=str(tmp_path / "diloco"), iterations=20)
+    assert (tmp_path / "diloco" / "run.json").exists(), said
+    trace = read_trace(tmp_path / "diloco")
+    trace.check()
+    assert trace.iterations == 20, said
+    assert trace.jobs.steps.max() == 20
+    rows = read_lines(tmp_path / "diloco", "metrics.jsonl")
+    assert rows[-1]["accuracy"] > rows[0]["accuracy"] + 0.1, said
+    assert not [row for row in read_lines(tmp_path / "diloco", "journal.jsonl") if row["event"] == "rejected"], said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from run.tasks import Exploding, Failing
 import asyncsgd as asgd
 from asyncsgd.run import Control, TrainingRun, WorkersFailed
 
-pytest.importorskip("mlflow", reason="pip install 'asyncsgd[mlflow]'")
-pytest.importorskip("sqlalchemy", reason="pip install 'asyncsgd[mlflow]'")
+# importorskip would import MLflow, which takes over a second, in every process that only collects these tests.
+MISSING = find_spec("mlflow") is None or find_spec("sqlalchemy") is None
 
 # MLflow asks SQLAlchemy for something that it is giving up.
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(MISSING, reason="pip install 'asyncsgd[mlflow]'"),
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning"),
 ]
 

@@ -79,6 +79,7 @@ def test_json_is_everything_and_nothing_else(command, tmp_path):
         "recommended",
         "reason",
         "limit",
+        "network",
         "notes",
     }
     assert set(found["seconds_per_job"]) == {"fastest", "median", "mean", "slowest"}

@@ -27,6 +27,9 @@ evaluator.QUICK = 60.0  # every evaluation is waited for, so that the metrics sh
 METHODS = {
     "async_sgd": asgd.async_sgd(0.05),
     "fedbuff": asgd.fedbuff(0.3, concurrency=5, buffer=3),
+    "kept": asgd.async_sgd(1.0)
+    .local(2, 0.05, optimizer=asgd.optimizers.adamw(), state="kept")
+    .compressed("int4", down="bfloat16"),
 }
 
 

@@ -86,7 +86,7 @@ def test_checkpoints_by_the_clock_are_skipped_while_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every tick asks for one, but the first one is under way until update 50."""
-    monkeypatch.setattr("asyncsgd.run.recording.TICK", 0.0)
+    monkeypatch.setattr("asyncsgd.run.progress.TICK", 0.0)
     slow = threading.Event()
     count, write = [], checkpoints.write
 

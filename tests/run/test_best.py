@@ -103,13 +103,55 @@ def test_the_reason_is_journalled(tmp_path: Path) -> None:
     assert [row["reason"] for row in events(tmp_path, "stopped_early")] == [reason]
 
 
-def test_an_unknown_metric_is_an_error_at_the_first_evaluation(tmp_path: Path) -> None:
+WORKERS = asgd.engines.processes(2)
+"""Starting these without a marker fails the test."""
+
+
+def test_an_unknown_metric_is_an_error_before_a_worker_starts(tmp_path: Path) -> None:
     words = "metric = 'los' is not among the task's metrics; did you mean loss? (the metrics are: loss)"
     for callback in (EarlyStopping("los", mode="min"), SaveBest("los", mode="min")):
         with pytest.raises(BadParameter) as caught:
-            train(tmp_path / "run", callbacks=[callback])
+            train(tmp_path / "run", callbacks=[callback], engine=WORKERS)
         assert str(caught.value) == words
         assert not (tmp_path / "run").exists()  # nothing has happened
+    with pytest.raises(BadParameter, match="until = 'accuracy' is not among the task's metrics; pass one of: loss"):
+        train(tmp_path / "run", until="accuracy > 1", engine=WORKERS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_that_cannot_be_evaluated_is_refused_before_a_worker_starts() -> None:
+    class Broken(Bowl):
+        def evaluate(self, x: Vector) -> dict[str, Any]:
+            raise ValueError("no data")
+
+    with pytest.raises(ValueError, match="no data"):
+        train(None, task=Broken(), callbacks=[EarlyStopping("loss")], engine=WORKERS)
+
+
+def test_the_initial_model_is_evaluated_once(tmp_path: Path) -> None:
+    """What was computed before the workers started is recorded after the start."""
+    task, stop = Scripted(3.0, 2.0, 1.0, metric="accuracy"), EarlyStopping("accuracy", patience=9)
+    run = train(tmp_path, iterations=20, task=task, callbacks=[stop], until="accuracy >= 9")
+    assert run.metrics["accuracy"].tolist() == [3.0, 2.0, 1.0]
+    assert run.metrics["iteration"].tolist() == [0, 10, 20]
+    assert run.metrics["time"][0] == 0.0
+    assert (stop.best, stop.waited) == (3.0, 2)
+
+
+def test_an_unknown_metric_is_refused_before_a_resume(tmp_path: Path) -> None:
+    train(tmp_path, iterations=20)
+    for options in ({"callbacks": [EarlyStopping("accuracy")]}, {"until": "accuracy > 1"}):
+        with pytest.raises(BadParameter, match="'accuracy' is not among the task's metrics"):
+            train(tmp_path, 40, engine=WORKERS, resume=True, **options)
+    assert not events(tmp_path, "resumed")
+
+    class More(Bowl):
+        def evaluate(self, x: Vector) -> dict[str, Any]:
+            return {**super().evaluate(x), "accuracy": 0.5}
+
+    stop = EarlyStopping("accuracy")
+    run = train(tmp_path, 40, task=More(), resume=True, callbacks=[stop])
+    assert (run.trace.iterations, stop.best) == (40, 0.5)
 
 
 def test_early_stopping_continues_to_count_after_a_resume(tmp_path: Path) -> None:

@@ -26,7 +26,13 @@ def test_a_resume_keeps_what_the_run_was_bound_to(tmp_path: Path) -> None:
     sound(run, 80)
 
 
-def test_an_engine_that_cannot_compress_starts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadParameter, match="compressed = 'float16' is not possible with the engine inline"):
-        train(tmp_path / "run", 40, asgd.async_sgd(0.05).compressed("float16"))
-    assert not (tmp_path / "run" / "run.json").exists()
+def test_an_engine_whose_workers_keep_nothing_starts_nothing(tmp_path: Path) -> None:
+    for method, words in (
+        (asgd.async_sgd(0.05).compressed("float16"), "compressed = 'float16'"),
+        (asgd.async_sgd(0.05).compressed(down="bfloat16"), "compressed = 'bfloat16'"),
+        (asgd.async_sgd(1.0).local(2, 0.1, optimizer=asgd.optimizers.adamw(), state="kept"), "state = 'kept'"),
+    ):
+        problem = "needs workers that can keep state and decode models, which those of Inline cannot; use"
+        with pytest.raises(BadParameter, match=f"{words} {problem} "):
+            train(tmp_path / "run", 40, method)
+        assert not (tmp_path / "run").exists()

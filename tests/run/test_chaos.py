@@ -103,6 +103,14 @@ pools: list[KillingPool] = []
         (asgd.ringmaster(0.02, limit=3, stops=True), WritingBowl(200), 800),
         (asgd.fedavg(0.05, clients=2, ask=4), Bowl(200, np.float32), 800),
         (asgd.minibatch_sgd(0.02), Bowl(200), 400),
+        (
+            asgd.federated_async_sgd(0.3, concurrency=12)
+            .local(2, 0.02, optimizer=asgd.optimizers.adamw(), state="kept")
+            .compressed("int4", down="bfloat16"),
+            Bowl(200, np.float32),
+            800,
+        ),
+        (asgd.ringmaster(0.02, limit=3, stops=True).compressed("top_k"), WritingBowl(200), 800),
     ],
     ids=lambda value: getattr(value, "name", None) or (value if isinstance(value, int) else type(value).__name__),
 )
@@ -130,9 +138,10 @@ def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any, tas
     # Every fault that a job came to is in the record, and none of these jobs was used.
     [killing] = pools
     faults, outcomes = run.faults, run.trace.jobs.outcome
-    planned = [faulty.plan(0, job_seed(0, job)) for job in range(len(run.trace))]
-    for job, fault in enumerate(planned):
-        assert fault is None or not Outcome(outcomes[job]).arrived, (job, fault)
+    steps: Any = range(method.work.steps) if method.work.steps > 1 else (None,)
+    for job in range(len(run.trace)):
+        planned = [faulty.plan(0, job_seed(0, job, step)) for step in steps]
+        assert not any(planned) or not Outcome(outcomes[job]).arrived, (job, planned)
     assert faults.deaths >= 0.01 * iterations
     assert killing.killed >= iterations // 200
     assert faults.exceptions >= 0.02 * iterations

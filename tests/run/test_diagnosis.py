@@ -131,6 +131,30 @@ def test_a_step_that_is_too_large_or_too_small():
     assert fine.problems == (), "a large step that learns is no problem"
 
 
+def test_the_step_that_callbacks_left_is_judged():
+    task = asgd.tasks.quadratic(dim=8, workers=4, noise=0.1)
+    run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
+
+    def seen(loss, method, *changes):
+        metrics = {**run.metrics, "loss": np.array([1.0, loss])}
+        return diagnose(run.trace, metrics, method, task, run.x, Faults(), step_changes=changes)
+
+    plain = seen(50.0, asgd.async_sgd(0.05))
+    assert plain.safe_step == pytest.approx(0.072, abs=0.001)
+    assert "step" not in words(plain.problems)
+    assert "callbacks" not in words(plain.facts)
+    grown = seen(50.0, asgd.async_sgd(0.05), (10, 4.0), (20, 10.0), (30, 0.01))
+    assert "step size: 2 (the largest: callbacks multiplied steps by 0.4 to 40) is 28 times the" in words(grown.facts)
+    assert "the step is too large: try stepsize=0.001 to 0.005" in words(grown.problems)
+    shrunk = seen(0.999, asgd.async_sgd(0.05), (1, 1e-4))
+    assert "is 69% of the worst-case safe limit" in words(shrunk.facts)
+    advice = "the step is smaller than necessary: try stepsize=0.07, or scale it less: its mean factor was 0.01"
+    assert advice in shrunk.problems
+    # The schedule is below a hundredth when the factor comes, so the largest step is that of the start.
+    late = seen(50.0, asgd.async_sgd(asgd.schedules.linear(2.0)).bind(4, 100), (99, 8.0))
+    assert "with the peak 2 (the largest: callbacks multiplied steps by 1 to 8)" in words(late.facts)
+
+
 @pytest.mark.parametrize("stepsize", [5.0, 1e-6])
 def test_the_step_to_try_is_not_above_the_safe_one(stepsize):
     """The safe step of these tasks is 0.18 or so, which would round to 0.2."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engines.inline import Inline
-from run.common import Notes, events, sound, train
+from run.common import METHOD, Notes, events, sound, train
 from run.tasks import Exploding, FarOff
 from safetensors import safe_open
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.vectors import Vector
-from asyncsgd.run import checkpoints
+from asyncsgd.run import TrainingRun, checkpoints, last_good
+from asyncsgd.run.last_good import LARGE, LastGood
 from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.theory.safe_step import estimate_smoothness
@@ -55,6 +57,61 @@ def test_after_a_resume_the_model_of_the_checkpoint_is_known_to_be_good(tmp_path
     run = train(tmp_path, 1000, task=Exploding(at=1e9), method=asgd.async_sgd(0.05), resume=True)
     assert run.x_iteration == 20
     assert run.x.tobytes() == points["live"][points["current"]].tobytes()
+
+
+def test_a_large_model_is_taken_from_the_last_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_good, "LARGE", 1)
+    run = train(tmp_path, task=Exploding(at=0.5), iterations=1000, every=7)
+    good = run.metrics["iteration"][-1]
+    saved = [int(path.stem) for path in checkpoints.listed(tmp_path / "checkpoints")]
+    assert run.x_iteration == max(iteration for iteration in saved if iteration <= good)
+    assert run.x_iteration not in run.metrics["iteration"]
+    assert run.x.tobytes() == asgd.replay(tmp_path, stop=run.x_iteration).x.tobytes()
+    kept = tmp_path / "last_finite.safetensors"
+    words = f"  x is the model of iteration {run.x_iteration}, from the last good checkpoint; it is stored in {kept}"
+    assert words in RunView.of(run).text().splitlines()
+    again = TrainingRun.read(tmp_path)
+    assert (again.x_iteration, again.x.tobytes()) == (run.x_iteration, run.x.tobytes())
+
+
+def test_the_average_is_taken_if_the_method_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_good, "LARGE", 1)
+    run = train(tmp_path, 1000, METHOD.using(average=True), task=Exploding(at=0.5), every=7)
+    assert run.x_iteration
+    assert run.x.tobytes() == asgd.replay(tmp_path, stop=run.x_iteration).x.tobytes()
+
+
+def test_a_large_model_without_a_directory_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_good, "LARGE", 1)
+    run = train(None, task=Exploding(at=25.0), iterations=1000)
+    assert run.x_iteration == run.metrics["iteration"][-1]
+    assert Bowl().evaluate(run.x)["loss"] == run.metrics["loss"][-1]
+
+
+def test_which_checkpoint_a_large_model_comes_from(tmp_path: Path) -> None:
+    """The newest one that is not after the last good evaluation and can be read, else the oldest one."""
+    train(tmp_path, checkpoints=asgd.Checkpoints(every=20, keep=9))
+    x = np.zeros(LARGE // 8)
+    kept, gone = LastGood(tmp_path), weakref.ref(x)
+    assert kept.model() is None
+    kept.keep(45, x)
+    del x
+    assert gone() is None  # else the server would hold a vector more
+    iteration, found = kept.model() or (-1, None)
+    assert iteration == 40
+    assert found is not None
+    assert found.tobytes() == asgd.replay(tmp_path, stop=40).x.tobytes()
+    paths = {int(path.stem): path for path in checkpoints.listed(tmp_path / "checkpoints")}
+    assert sorted(paths) == [0, 20, 40, 60]
+    paths[40].write_bytes(b"damaged")
+    assert (kept.model() or [-1])[0] == 20
+    paths[0].unlink()
+    paths[20].unlink()
+    assert (kept.model() or [-1])[0] == 60
+    paths[60].unlink()
+    assert kept.model() is None
 
 
 def test_a_diverged_run_leaves_something_to_save(tmp_path: Path) -> None:

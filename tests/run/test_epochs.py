@@ -6,12 +6,14 @@ import os
 import re
 import signal
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from engines.inline import Inline
+from markers import share
 from rich.console import Console
 from run.common import Notes, events
 from run.rows import Rows, WritingRows
@@ -273,11 +275,11 @@ class Stop(asgd.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("at", [5, 8, 18, 20])
-def test_a_resume_in_mid_epoch_hands_out_every_row_once(tmp_path: Path, method: Method, at: int) -> None:
+# A third in `make quick`: every method, and every iteration.
+@pytest.mark.parametrize(("name", "at"), share(product(METHODS, [5, 8, 18, 20]), every=3))
+def test_a_resume_in_mid_epoch_hands_out_every_row_once(tmp_path: Path, name: str, at: int) -> None:
     """Rows in flight at the stop are skipped, and counted; all others are used once per epoch over both parts."""
-    task = Rows(20, 3)
+    task, method = Rows(20, 3), METHODS[name]
     with pytest.raises(KeyboardInterrupt):
         train(task, tmp_path, method, epochs=3, callbacks=[Stop(at)])
     stopped = RunView.read(tmp_path)

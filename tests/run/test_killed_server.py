@@ -26,7 +26,7 @@ KILLS = 25 * int(os.environ.get("ASYNCSGD_CHAOS", "1"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * KILLS)
-@pytest.mark.parametrize("method", ["async_sgd", "fedbuff"])
+@pytest.mark.parametrize("method", ["async_sgd", "fedbuff", "kept"])
 def test_killed_at_random_instants(tmp_path: Path, method: str) -> None:
     program = (Path(__file__).parent / "killer.py").read_text("utf-8")
     directory = tmp_path / "run"

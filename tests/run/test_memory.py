@@ -14,6 +14,7 @@ from asyncsgd.compiled.kernels import LONG
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import Layout
 from asyncsgd.run import memory
+from asyncsgd.run.last_good import LARGE
 from asyncsgd.run.memory import available, check_memory
 from asyncsgd.testing.bench import Bowl
 
@@ -60,14 +61,22 @@ def test_this_machine_is_asked() -> None:
 def test_too_little_memory_is_an_error_with_the_numbers() -> None:
     method = asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.adamw())
     x = np.zeros(1_000_000, np.float32)
-    check_memory(method, x, 2, free=48_000_000)
+    check_memory(method, x, 2, free=44_000_000)
     with pytest.raises(BadParameter) as caught:
-        check_memory(method, x, 2, free=47_999_999)
+        check_memory(method, x, 2, free=43_999_999)
     assert str(caught.value) == (
-        "workers = 2 need 0.05 GB of memory on the server for 1000000 parameters of float32 "
-        "(points 0.01 GB, updates 0.01 GB, optimizer 0.01 GB, copies 0.02 GB), and 0.05 GB are free; "
+        "workers = 2 need 0.04 GB of memory on the server for 1000000 parameters of float32 "
+        "(points 0.01 GB, updates 0.01 GB, optimizer 0.01 GB, copies 0.02 GB), and 0.04 GB are free; "
         "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
     )
+
+
+def test_a_large_model_in_a_directory_needs_a_copy_less() -> None:
+    x = np.zeros(LARGE // 4, np.float32)
+    check_memory(asgd.async_sgd(0.1), x, 2, free=6 * LARGE, directory=True)  # 2 points, 2 updates, 2 copies
+    for few, directory in ((x, False), (x[1:], True)):
+        with pytest.raises(BadParameter, match=r"copies 0\.20 GB"):
+            check_memory(asgd.async_sgd(0.1), few, 2, free=6 * LARGE, directory=directory)
 
 
 def test_a_run_that_does_not_fit_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

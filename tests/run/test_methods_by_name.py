@@ -21,10 +21,13 @@ from asyncsgd.run.stored import unpackage
 
 NEEDED: dict[str, dict[str, Any]] = {
     "adadelay": {"smoothness": 2.0},
+    "async_diloco": {},
     "async_sgd": {"stepsize": 0.05},
     "dc_asgd": {"stepsize": 0.05},
+    "decoupled_diloco": {},
     "delay_adaptive": {"stepsize": 0.05},
     "delayed_average": {"stepsize": 0.05},
+    "diloco": {},
     "fedasync": {"concurrency": 2},
     "fedavg": {"clients": 1},
     "fedbuff": {"stepsize": 0.05, "concurrency": 2},
@@ -50,7 +53,12 @@ NAMED = (
     "optimizer",
     "local_steps",
     "local_stepsize",
+    "local_optimizer",
+    "local_state",
+    "local_clip",
+    "per_worker",
     "compressed",
+    "compressed_down",
 )
 """Options of ``asyncsgd train`` itself; the others go through --set."""
 
@@ -185,10 +193,10 @@ def test_an_optimizer_by_name() -> None:
         ),
         ("fedasyn", {}, "--method = 'fedasyn' is not a method; did you mean fedasync?"),
         ("FedAsync", {}, "--method = 'FedAsync' is not a method; did you mean fedasync?"),
-        ("qqq", {}, "--method = 'qqq' is not a method; pass one of: adadelay, async_sgd, "),
+        ("qqq", {}, "--method = 'qqq' is not a method; pass one of: adadelay, async_diloco, "),
         ("mifa", {}, "--stepsize is missing; mifa needs it: pass one"),
         ("fedasync", {}, "--concurrency is missing; fedasync needs it: pass one"),
-        ("mifa", {"stepsize": 1.0, "compressed": "int7"}, "--compressed = 'int7' is not a code; pass one of: float16"),
+        ("mifa", {"stepsize": 1.0, "compressed": "int7"}, "--compressed = 'int7' is not a code; did you mean int8?"),
         ("ringmaster", {"stepsize": 1.0}, "--set limit is missing; ringmaster needs it: pass one"),
         (
             "mifa",

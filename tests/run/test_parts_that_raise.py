@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markers import share
 from run.common import events, sound, train
 
 import asyncsgd as asgd
@@ -121,7 +123,7 @@ class Busy(AlwaysBusy):
 
 @dataclass(frozen=True)
 class Twice(Gradient):
-    def compute(self, gradient: Any, x: Vector, worker: int, seed: int) -> Vector:
+    def compute(self, gradient: Any, x: Vector, worker: int, seed: int, counts: tuple[int, int], tools: Any) -> Vector:
         fuse("work")
         return gradient(x, worker, seed)
 
@@ -189,8 +191,8 @@ def test_a_step_rule_that_raises_our_errors_is_not_a_worker(tmp_path: Path, erro
     sound(train(tmp_path, method=method(), resume=True), 60)
 
 
-@pytest.mark.parametrize("error", WORKERS)
-@pytest.mark.parametrize("kind", [*UPDATING, *DISPATCHING])
+# A quarter in `make quick`: every part, and every error.
+@pytest.mark.parametrize(("kind", "error"), share(product([*UPDATING, *DISPATCHING], WORKERS), every=4))
 def test_another_part_that_raises_our_errors_is_not_a_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
 ) -> None:

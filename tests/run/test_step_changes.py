@@ -53,6 +53,20 @@ def test_the_next_update_has_the_new_step(tmp_path: Path, method: Any) -> None:
     assert changed == [(at, factor, "as planned") for at, factors in FACTORS.items() for factor in factors]
 
 
+def test_the_diagnosis_judges_the_step_that_was_used(tmp_path: Path) -> None:
+    """Also of the updates before a resume."""
+
+    def judged(iterations: int, factors: dict[int, list[float]]) -> str:
+        run = train(tmp_path, iterations, callbacks=[Scale(factors)], resume=True)
+        [fact] = [fact for fact in run.diagnosis.facts if fact.startswith("step size: ")]
+        return fact
+
+    assert judged(20, {}).startswith("step size: 0.05 is ")
+    changed = "step size: 0.2 (the largest: callbacks multiplied steps by 1 to 4) is "
+    assert judged(40, {25: [4.0]}).startswith(changed)
+    assert judged(60, {45: [0.5]}).startswith(changed)
+
+
 def test_a_buffer_moves_by_the_step_of_its_last_arrival(tmp_path: Path) -> None:
     run = train(tmp_path, method=asgd.fedbuff(0.3, concurrency=4, buffer=4), callbacks=[Scale(FACTORS)])
     sound(run, 60)

@@ -73,6 +73,7 @@ def test_a_resume_keeps_the_initial_model(tmp_path: Path) -> None:
     assert unpackage(tmp_path)[0].initial().tobytes() == first.initial().tobytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stored_with_its_weights_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = made()
     with monkeypatch.context() as patch:

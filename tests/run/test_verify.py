@@ -6,10 +6,12 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from markers import share
 from run.common import Notes, events, sound, train
 from run.test_commands import call
 from run.test_nothing_is_deleted import Killed, contents
@@ -49,7 +51,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncsgd.run.recording.TICK", 0.0)  # everything is flushed at once
+        patch.setattr("asyncsgd.run.progress.TICK", 0.0)  # everything is flushed at once
         with pytest.raises(Killed):
             train(folder / "alive", iterations=90, callbacks=[Dies()])
     return folder / "run"
@@ -200,8 +202,8 @@ REPAIRED = [
 ]
 
 
-@pytest.mark.parametrize("damage", [flip, halve, lose])
-@pytest.mark.parametrize("name", REPAIRED)
+# A third in `make quick`: every file, and every kind of damage.
+@pytest.mark.parametrize(("damage", "name"), share(product([flip, halve, lose], REPAIRED), every=3))
 def test_repair_makes_it_sound_and_it_can_be_resumed(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
     run = train(tmp_path / "run", iterations=70)
     listed = checkpoints.listed(tmp_path / "run" / "checkpoints")

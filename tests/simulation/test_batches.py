@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from run.rows import Rows
+from simulation.plain_clock import drive
 
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.core.server import Server
-from asyncsgd.simulation._simulate import play
-from asyncsgd.trace import Recorder
 from asyncsgd.trace.columns import batches_before
 
 
@@ -29,10 +27,7 @@ def test_both_paths_number_the_batches_alike(own: bool, steps: int) -> None:
         method = method.local(steps, 1.0)
     times = asgd.durations.fixed([1.0, 2.0, 5.0])
     run = asgd.simulate(task, method, times, iterations=30)
-    server = Server(task.initial(), method, batches="worker" if own else "all")
-    recorder = Recorder()
-    play(server, lambda point, job: np.zeros_like(point), times, 30, recorder)
-    slow = recorder.trace(final_concurrency=server.concurrency)
+    _, slow, _ = drive(task, method, times, 30, batches="worker" if own else "all")
     for name in ("worker", "steps", "batch"):
         assert getattr(run.trace.jobs, name).tolist() == getattr(slow.jobs, name).tolist()
     counts = np.zeros(task.epoch_rows)

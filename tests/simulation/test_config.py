@@ -51,6 +51,17 @@ def test_a_whole_file():
     assert list(config.sweep["stepsizes"]) == pytest.approx([0.01, 0.1, 1.0])
 
 
+FIXED = {"kind": "fixed", "seconds": [1, 2]}
+
+
+def test_a_network():
+    config = parse(
+        tables(durations={"kind": "fixed", "seconds": [1, 2], "network": {"bandwidth": 1e6, "latency": 0.1}})
+    )
+    assert config.durations.networked
+    assert config.durations.lowered.up.tolist() == [0.1, 0.1]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -63,6 +74,22 @@ def test_a_whole_file():
         ({"durations": {"kind": "fixed"}}, r"durations\.seconds is missing"),
         ({"durations": {"kind": "fixed", "seconds": [1.0, -1.0]}}, r"durations\.seconds.*-1\.0"),
         ({"durations": {"kind": "fixed", "seconds": []}}, r"durations\.seconds"),
+        (
+            {"durations": {"kind": "fixed", "seconds": [1, 2], "network": {"latency": 1.0}}},
+            "network.bandwidth is missing",
+        ),
+        ({"durations": {"kind": "fixed", "seconds": [1, 2], "network": {"bandwidth": 0}}}, "network.bandwidth = 0"),
+        (
+            {
+                "durations": {
+                    "kind": "fixed",
+                    "seconds": [1, 2],
+                    "network": {"bandwidth": 1},
+                    "communication": {"up": 1},
+                }
+            },
+            "network replaces durations.communication; give one of the two",
+        ),
         ({"method": {"kind": "async_sgd", "stepsize": -1}}, r"method\.stepsize = -1 must be a positive"),
         (
             {"method": {"kind": "async_sgd", "stepsize": 1, "concurency": 3}},

@@ -3,24 +3,19 @@
 import heapq
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markers import examples
+from simulation.plain_clock import Still, drive
 
 from asyncsgd import methods
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.server import Server
 from asyncsgd.simulation import durations as du
-from asyncsgd.simulation._simulate import play
-from asyncsgd.trace import Recorder
 
 
 def run(durations, method, iterations, seed=0, after=None):
-    server, recorder = Server(np.zeros(1), method, seed), Recorder()
-    end = play(server, lambda point, job: np.zeros(1), durations, iterations, recorder, after)
-    trace = recorder.trace(final_concurrency=server.concurrency)
+    _, trace, end = drive(Still(0.0, 1), method, durations, iterations, seed, after=after)
     trace.check()
     return trace, end
 

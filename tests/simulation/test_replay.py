@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markers import examples
+from simulation.plain_clock import drive
 
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
@@ -14,15 +15,13 @@ from asyncsgd.core import steps
 from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
-from asyncsgd.core.server import Server
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation import durations as times
-from asyncsgd.simulation._simulate import arrivals_of, play
+from asyncsgd.simulation._simulate import arrivals_of
 from asyncsgd.simulation.compiled_replay import Measure
 from asyncsgd.simulation.lowering import lower, share, weigh
-from asyncsgd.trace import Recorder
 from asyncsgd.trace.replay import replay_core
 
 WORKERS = 4
@@ -75,10 +74,7 @@ methods = st.builds(
 
 
 def through_server(task, method, durations, iterations, seed):
-    server = Server(task.initial(), method, seed)
-    work = lambda point, job: method.work.compute(task.update, point, job.worker, job.seed)  # noqa: E731
-    play(server, work, durations, iterations, Recorder(metadata={}))
-    return server.x
+    return drive(task, method, durations, iterations, seed)[0].x
 
 
 @examples(120)
@@ -88,7 +84,7 @@ def test_the_same_bits_as_the_server_and_as_every_lane(method, name, iterations,
     arrivals = arrivals_of(durations, method, iterations, seed)
     assert lower(method, task).numbers
     alone = compiled_replay.replay_lanes(arrivals, task, method, [(0.05, seed)], Measure(every=5))
-    update, weighed, used, diverged = replay_core(arrivals, task, method, seed=seed)
+    update, weighed, used, diverged, _ = replay_core(arrivals, task, method, seed=seed)
     assert diverged is None
     assert np.array_equal(alone.x[:, 0], update.output)
     assert np.array_equal(alone.x[:, 0], through_server(task, method, durations, iterations, seed))
@@ -222,12 +218,9 @@ def test_every_other_rule_goes_through_the_core(method):
     task, durations = asgd.tasks.quadratic(workers=3, noise=0.1), times.exponential([1.0, 2.0, 5.0])
     run = asgd.simulate(task, method, durations, iterations=150, seed=2)
     assert not run.compiled
-    server = Server(task.initial(), method, 2)
-    recorder = Recorder(metadata={"method": method.name, "seed": "2"})
-    work = lambda point, job: method.work.compute(task.update, point, job.worker, job.seed)  # noqa: E731
-    play(server, work, durations, 150, recorder)
+    server, trace, _ = drive(task, method, durations, 150, 2, metadata={"method": method.name, "seed": "2"})
     assert np.array_equal(run.x, server.output)
-    assert run.trace == recorder.trace(final_concurrency=server.concurrency)
+    assert run.trace == trace
 
 
 def test_arrivals_of_a_trace_are_those_of_its_schedule():

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markers import examples
+from simulation.plain_clock import Still, drive
 
 import asyncsgd as asgd
 from asyncsgd.core import dispatch as rules
 from asyncsgd.core import steps
 from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.method import Method
-from asyncsgd.core.server import Server
+from asyncsgd.core.optimizers import Momentum
+from asyncsgd.core.work import Gradient, LocalSteps
 from asyncsgd.simulation import durations as times
-from asyncsgd.simulation._simulate import play
+from asyncsgd.simulation._simulate import source_of
 from asyncsgd.simulation.lowering import share, weigh
 from asyncsgd.simulation.schedule import schedule
-from asyncsgd.trace import Recorder
 
 counts = st.integers(1, 12)
 dispatches = st.one_of(
@@ -73,13 +74,11 @@ def workers(draw):
 
 
 def plain(method, durations, iterations, seed):
-    server, recorder = Server(np.ones(2), method, seed), Recorder(metadata={})
-    play(server, lambda point, job: np.ones(2), durations, iterations, recorder)
-    return recorder.trace(final_concurrency=server.concurrency)
+    return drive(Still(1.0), method, durations, iterations, seed)[1]
 
 
 def compiled(method, durations, iterations, seed):
-    plan = schedule(method.dispatch, durations, iterations=iterations, seed=seed)
+    plan = source_of(durations, method, iterations, seed)
     return plan, record(plan, method)
 
 
@@ -88,13 +87,49 @@ def record(plan, method):
     return plan.with_outcomes(weighed, share(method, weighed.weight), {})
 
 
+@st.composite
+def works(draw):
+    """Return a function from the number of workers to a work: gradients, or local steps, also kept and per worker."""
+    most = draw(st.integers(1, 4))
+    if most == 1:
+        return lambda n: Gradient()
+    state = draw(st.sampled_from(["fresh", "kept"]))
+    apart = draw(st.booleans())
+    counts = draw(st.lists(st.integers(1, most), min_size=9, max_size=9))
+    return lambda n: LocalSteps(
+        most, 0.1, optimizer=Momentum(0.9), state=state, per_worker=tuple(counts[:n]) if apart else None
+    )
+
+
 @examples(300)
-@given(dispatches, step_rules, gathers, workers(), st.integers(1, 60), st.integers(0, 5))
-def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, durations, iterations, seed):
-    method = Method("any", step, dispatch, aggregation=gather)
+@given(dispatches, step_rules, gathers, works(), workers(), st.integers(1, 60), st.integers(0, 5))
+def test_it_is_the_trace_of_the_core_server(dispatch, step, gather, work, durations, iterations, seed):
+    method = Method("any", step, dispatch, work(durations.workers), aggregation=gather)
     _, trace = compiled(method, durations, iterations, seed)
     assert trace == plain(method, durations, iterations, seed)
     trace.check()
+
+
+def test_a_job_of_several_steps_takes_as_many_times_as_long():
+    """Drawn once per job and multiplied, before changes of speed are applied."""
+    durations = times.exponential([1.0, 2.0])
+    one = schedule(rules.AlwaysBusy(1), durations, iterations=6)
+    three = schedule(rules.AlwaysBusy(1), durations, iterations=6, steps=3)
+    assert three.job_seconds[:6].tolist() == pytest.approx((3 * one.job_seconds[:6]).tolist())
+    slow = times.fixed([1.0]).with_speeds(0, [2.0], [0.5])
+    assert schedule(rules.AlwaysBusy(), slow, iterations=2, steps=3).arrival_time.tolist() == [4.0, 10.0]
+    each = schedule(rules.AlwaysBusy(), times.fixed([1.0, 1.0]), iterations=5, steps=[1, 3])
+    assert each.arrival_time.tolist() == [1.0, 2.0, 3.0, 3.0, 4.0]
+    assert each.arrivals().steps.tolist() == [1, 1, 3, 1, 1]
+    assert each.batch.tolist() == [0, 1, 4, 5, 6, 9, 10]
+
+
+def test_a_worker_that_keeps_state_gets_its_next_job_after_its_update_arrived():
+    durations = times.fixed([4.0]).with_communication(down=1.0, up=0.5)
+    ahead = schedule(rules.Uniform(2), durations, iterations=4)
+    assert ahead.arrival_time.tolist() == [5.5, 9.5, 13.5, 17.5]
+    alone = schedule(rules.Uniform(2), durations, iterations=4, keeps=True)
+    assert alone.arrival_time.tolist() == [5.5, 11.0, 16.5, 22.0]
 
 
 @examples(100)

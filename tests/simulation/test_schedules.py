@@ -4,17 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
+from simulation.plain_clock import drive
 from typer.testing import CliRunner
 
 import asyncsgd as asgd
 from asyncsgd.cli import app
 from asyncsgd.cli.simulate import parse
 from asyncsgd.core.errors import BadConfig, BadParameter
-from asyncsgd.core.server import Server
 from asyncsgd.pages.sources import gather
 from asyncsgd.simulation import compiled_replay
-from asyncsgd.simulation._simulate import play
-from asyncsgd.trace import Recorder
 
 TASK = asgd.tasks.quadratic(dim=5, workers=3, noise=0.1)
 SPEEDS = asgd.durations.exponential([1.0, 2.0, 5.0])
@@ -43,11 +41,9 @@ def test_the_compiled_run_has_the_bits_of_the_server_and_its_steps(name, kind):
     assert run.compiled
     bound = method.bind(3, 150)
     assert run.method == bound
-    server = Server(TASK.initial(), bound, 2)
-    recorder = Recorder(metadata={"method": method.name, "seed": "2"})
-    play(server, lambda point, job: TASK.update(point, job.worker, job.seed), SPEEDS, 150, recorder)
+    server, trace, _ = drive(TASK, bound, SPEEDS, 150, 2, metadata={"method": method.name, "seed": "2"})
     assert run.x.tobytes() == server.output.tobytes()
-    assert run.trace == recorder.trace(final_concurrency=server.concurrency)
+    assert run.trace == trace
     if kind == "async_sgd":
         assert run.trace.step.tolist() == [bound.step.stepsize.value(t) for t in range(150)]
 

@@ -178,6 +178,7 @@ def test_unregularised_softmax_says_that_its_optimum_is_unknown():
     assert task.exact == {"smoothness", "noise_variance", "heterogeneity"}
 
 
+@pytest.mark.slow
 def test_digits_hold_out_rows_and_split_the_rest():
     task = tasks.digits(workers=10, split="label", batch=None)
     assert len(task.test_labels) == 359

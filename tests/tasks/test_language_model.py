@@ -97,6 +97,33 @@ def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
     assert (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_the_script_trains_workers_that_are_far_apart(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--method", "async_diloco", "--unit", "0.0001", "--iterations", "6"]
+    done = subprocess.run(
+        [*command, "--directory", "gpt"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "perplexity " in done.stdout
+    assert "6 updates of 482,304 bytes" in done.stdout
+    assert (tmp_path / "gpt" / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["async_diloco", "diloco", "decoupled_diloco"])
+def test_workers_that_are_far_apart_learn(example, name):
+    task = example.task(megabytes=0.05, size=example.SMALL)
+    method = example.far_apart(name, warmup=10, total=400)
+    run = asgd.simulate(task, method, asgd.durations.fixed(example.SECONDS), iterations=4, every=4)
+    assert run.metrics["loss"][-1] < run.metrics["loss"][0] - 0.5
+
+
 @pytest.mark.filterwarnings("ignore:precision")  # a CPU without bfloat16 is slow at it
 def test_a_batch_in_bfloat16_is_near_the_one_in_float32(example):
     def updates(precision):

@@ -104,6 +104,7 @@ def draws(worker, batch, seed):
     return torch.rand(8, 64, generator=generator), torch.randint(0, 10, (8,), generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["epochs", "stream"])
 def test_a_run_in_epochs_or_on_a_stream_replays_bit_for_bit(kind, tmp_path):
     options = {"batch_size": 16, "accumulate": 2, "test": digits((0, 20))}

@@ -14,7 +14,7 @@ from torch.utils.data import Subset, TensorDataset
 
 import asyncsgd as asgd
 from asyncsgd.core.random import below, output
-from asyncsgd.core.work import LocalSteps
+from asyncsgd.core.work import LocalSteps, compute_job
 
 
 def plain_gradient(model, data, seed, batch_size):
@@ -99,7 +99,7 @@ def test_gradients_that_share_memory_or_are_missing_or_sparse():
     assert task.dimension == 3 + 3 + 2 + 12
     assert update[:8].tolist() == [1.0] * 6 + [0.0] * 2
     assert update[8:].sum() == pytest.approx(3)
-    local = LocalSteps(3, 0.5, scaled=True).compute(task.update, task.initial(), 0, 0)
+    local = compute_job(LocalSteps(3, 0.5, scaled=True), task, task.initial(), worker=0, seed=0, steps=None, batch=0)
     assert local[:8].tolist() == [3.0] * 6 + [0.0] * 2
     assert any("1 parameters with requires_grad=False" in note for note in task.notes)
 

@@ -33,13 +33,14 @@ from asyncsgd.simulation._sweep import grid
 #     [durations]
 #     kind = "fixed"                  # any function of asgd.durations; the other keys are its arguments
 #     seconds = [1.0, 16.0]
-#     communication = {down = 0.1}    # optional
+#     communication = {down = 0.1}    # optional; or network = {bandwidth = 1e8, latency = 0.1}
 #     [method]                        # or [[method]] several times, to compare
 #     kind = "delay_adaptive"         # any recipe of `asyncsgd methods`; the other keys are its options
 #     stepsize = 0.1
 #     schedule = {kind = "cosine", warmup = 200}    # optional: stepsize is then its peak, also in a sweep
-#     clip = 1.0                      # optional, for any method; also noise, local_steps, local_stepsize, momentum
+#     clip = 1.0                      # optional, for any method; also those that `asyncsgd methods` lists last
 #     optimizer = {kind = "adamw"}    # optional, for any method; the other keys are the optimizer's options
+#     compressed = "int4"             # optional, for any method; or {kind = "top_k", fraction = 0.05}
 #     name = "mine"                   # optional: name in the table
 #     [run]
 #     iterations = 10000              # also: seed, every
@@ -99,9 +100,14 @@ def parse(tables: Mapping[str, Any]) -> Config:
     task = _call(tables["task"], "task", _functions(tasks, TASKS))
     given = dict(tables["durations"]) if isinstance(tables["durations"], Mapping) else tables["durations"]
     communication = given.pop("communication", None) if isinstance(given, dict) else None
+    network = given.pop("network", None) if isinstance(given, dict) else None
     speeds = _call(given, "durations", _functions(durations, durations.__all__))
     if communication is not None:
         speeds = _guarded("durations.communication", speeds.with_communication, communication)
+    if network is not None:
+        if communication is not None:
+            raise BadConfig("durations.network replaces durations.communication; give one of the two")
+        speeds = _guarded("durations.network", speeds.with_network, network)
     listed = tables["method"] if isinstance(tables["method"], list) else [tables["method"]]
     made = [_method(entry) for entry in listed]
     names = labels([(name, step, method) for name, step, method, _ in made])
@@ -252,6 +258,7 @@ def simulate(config: File, output: PageFile = None, json: Json = False) -> None:
                     "average_delay": delays.average,
                     "maximum_delay": delays.maximum,
                     "concurrency": delays.concurrency,
+                    **({"bytes_up": run.bytes_up, "bytes_down": run.bytes_down} if json else {}),
                 }
             )
     application.show(rows, json, f"{config.name}: simulated")

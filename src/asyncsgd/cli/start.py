@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,6 +57,14 @@ def plan(
     heterogeneity: Annotated[
         float | None, typer.Option(help="Difference between the workers' data, ζ²/ε. Default: the value of --noise.")
     ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(help="Bits per second between a worker and the server. The file then holds computing times only."),
+    ] = None,
+    latency: Annotated[float, typer.Option(help="Seconds that every message takes besides, with --bandwidth.")] = 0.0,
+    parameters: Annotated[
+        int | None, typer.Option(help="Number of parameters of the model (float32), with --bandwidth.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the simulated runs.")] = 0,
     page: Annotated[
         Path | None, typer.Option("--page", "--output", help="File for the page. Default: plan.html")
@@ -71,15 +80,22 @@ def plan(
     limit, and writes a page.
     """
     from asyncsgd.planning.planner import plan as make_plan
+    from asyncsgd.planning.workers import fleet
 
+    workers = fleet(durations)
+    if bandwidth is not None:
+        workers = replace(workers, durations=workers.durations.with_network(bandwidth, latency=latency))
+    elif latency:
+        raise BadParameter("latency", latency, "has no effect without --bandwidth", "pass --bandwidth too")
     tried = None if concurrency is None else _whole_numbers(concurrency)
     found = make_plan(
-        durations,
+        workers,
         concurrency=tried,
         heterogeneous=heterogeneous,
         epsilon=epsilon,
         noise=noise,
         heterogeneity=heterogeneity,
+        parameters=parameters,
         seed=seed,
         progress=True,
     )

@@ -19,6 +19,7 @@ METHOD, RUN, WORKERS, RAY = "The method", "The run", "Workers", "With --engine r
         "train examples.digits:task --stepsize 0.05 --iterations 2000",
         "train my.module:task --method mifa --stepsize 0.1 --iterations 2000",
         "train my:task --stepsize 0.1 --schedule cosine --iterations 2000",
+        "train my:task --method diloco --steps 50 --compressed int4 --epochs 3",
         "train my.module:task --engine ray --stepsize 0.1 --iterations 2000",
         "train --resume --directory runs/task-1",
     ),
@@ -87,23 +88,80 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Optimizer of the server: sgd, momentum, adamw, or a class of torch.optim such as RAdam.",
+            help="Optimizer of the server: sgd, momentum, adamw, delayed_nesterov, look_ahead, muon, or a class of "
+            "torch.optim such as RAdam.",
             show_default="sgd",
             rich_help_panel=METHOD,
         ),
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option(help="Number of SGD steps that a worker takes per job.", rich_help_panel=METHOD)
+        int | None,
+        typer.Option(
+            "--local-steps",
+            "--steps",
+            help="Number of steps that a worker takes per job. Example: 50",
+            show_default="the method's",
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     local_stepsize: Annotated[
-        float | None, typer.Option(help="Step size of the steps that a worker takes.", rich_help_panel=METHOD)
+        float | None,
+        typer.Option(
+            "--local-stepsize",
+            "--inner-stepsize",
+            help="Step size of the steps that a worker takes. Example: 0.0004",
+            show_default="the method's",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    local_optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Optimizer of the steps that a worker takes: sgd, momentum, adamw or muon.",
+            show_default="the method's, else sgd",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    local_state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fresh|kept",
+            help="State of --local-optimizer: fresh starts it in every job, kept continues it from the worker's last "
+            "applied job.",
+            show_default="fresh",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    local_clip: Annotated[
+        float | None,
+        typer.Option(help="Scale down gradients of local steps with a norm above this value.", rich_help_panel=METHOD),
+    ] = None,
+    per_worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="speed|40,20,20",
+            help="Steps per job of each worker: one number per worker, or speed for fewer steps on slower workers.",
+            show_default="--local-steps for all",
+            rich_help_panel=METHOD,
+        ),
     ] = None,
     compressed: Annotated[
         str | None,
         typer.Option(
-            metavar="float16|bfloat16",
-            help="Precision used to send updates to the server, with error feedback. Needs --engine ray.",
-            show_default="full precision",
+            metavar="NAME",
+            help="Code used to send updates to the server, with error feedback: float16, bfloat16, int8, int4 or "
+            "top_k.",
+            show_default="as they are",
+            rich_help_panel=METHOD,
+        ),
+    ] = None,
+    compressed_down: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Code used to send models to workers: float16, bfloat16, int8 or int4.",
+            show_default="as they are",
             rich_help_panel=METHOD,
         ),
     ] = None,
@@ -198,7 +256,7 @@ def train(
         str | None,
         typer.Option(
             metavar=".1,.1,1",
-            help="Artificial delay for experiments: the least seconds of a job, one number per worker.",
+            help="Artificial delay for experiments: the least seconds of a mini-batch, one number per worker.",
             rich_help_panel=WORKERS,
         ),
     ] = None,

@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -42,6 +42,7 @@ MOST_THREADS = 4
 TILE = 1024
 """Elements of a tile: six vectors of float32 of this length fit into the first-level cache."""
 
+N = TypeVar("N", bound=np.generic)
 _compiled: Any = njit(cache=True, nogil=True, _nrt=False, error_model="numpy")
 
 
@@ -182,14 +183,14 @@ class CompiledKernels(Kernels):
         self._excluded: tuple[Ranges, NDArray[np.int64]] = ((), np.zeros((0, 2), np.int64))
 
     def subtract(self, x: Vector, scale: float, g: Vector, out: Vector) -> None:
-        x = _read_only(x)  # but g stays as it is, to save a view per arrival: this is the pass of plain SGD
+        x = read_only(x)  # but g stays as it is, to save a view per arrival: this is the pass of plain SGD
         if len(x) < LONG:
             subtract_scaled(x, scale, g, out)
         else:
             self._share(len(x), lambda part, tile: subtract_scaled(x[part], scale, g[part], out[part]), x.dtype)
 
     def norm(self, g: Vector) -> float:
-        lanes, g = np.zeros(LANES), _read_only(g)
+        lanes, g = np.zeros(LANES), read_only(g)
         parts = 1 if len(g) < LONG else self.threads
         bounds = [LANES * k // parts for k in range(parts + 1)]
 
@@ -201,11 +202,11 @@ class CompiledKernels(Kernels):
         return norm_of(g) if math.isinf(length) else length
 
     def scale(self, g: Vector, factor: float, out: Vector) -> None:
-        g = _read_only(g)
+        g = read_only(g)
         self._share(len(g), lambda part, tile: _scale(g[part], factor, out[part]), g.dtype)
 
     def momentum(self, x: Vector, d: Vector, m: Vector, step: float, beta: float, nesterov: bool, out: Vector) -> None:
-        x, d = _read_only(x), _read_only(d)
+        x, d = read_only(x), read_only(d)
 
         def move(part: slice, tile: Vector) -> None:
             _momentum(x[part], d[part], m[part], step, beta, nesterov, out[part], tile)
@@ -221,7 +222,7 @@ class CompiledKernels(Kernels):
         excluded: Ranges,
         out: Vector,
     ) -> None:
-        x, d = _read_only(x), _read_only(d)
+        x, d = read_only(x), read_only(d)
         m, v, known = memory
         if self._excluded[0] is not excluded:
             self._excluded = (excluded, np.array(excluded, np.int64).reshape(-1, 2))
@@ -306,7 +307,7 @@ def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _read_only(vector: Vector) -> Vector:
+def read_only(vector: NDArray[N]) -> NDArray[N]:
     """Return a read-only view, so that one compiled version serves read-only and writeable vectors."""
     if not vector.flags.writeable:
         return vector

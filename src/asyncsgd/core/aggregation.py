@@ -90,17 +90,26 @@ class Buffer(Aggregation):
     and weights at most 1, noise = z·G is the Gaussian mechanism with multiplier z. It is drawn from the seed and the
     version. A server that is restored to an older state therefore needs another seed (`reseed`); otherwise two sums
     would have the same noise.
+
+    With ``by_examples`` the direction is Σ w_i u_i g_i / Σ u_i, where u = examples²/steps of the job: workers that used
+    more data count more (Douillard et al. 2026). A job whose examples are unknown counts u = steps. If no job of the
+    buffer used any example, the direction is 0.
     """
 
     size: int
     noise: float = 0.0
+    by_examples: bool = False
 
     def __post_init__(self) -> None:
         count("buffer", self.size)
         nonnegative("noise", self.noise)
+        if self.noise and self.by_examples:
+            fix = "leave one of the two out"
+            raise BadParameter("noise", self.noise, "protects no one where updates have weights of their own", fix)
 
     def init(self, x: Vector, seed: int) -> State:
-        return {"total": np.zeros_like(x), "held": 0, "seed": seed}
+        weights = {"weights": 0.0} if self.by_examples else {}
+        return {"total": np.zeros_like(x), "held": 0, "seed": seed, **weights}
 
     def add(
         self,
@@ -112,6 +121,10 @@ class Buffer(Aggregation):
         kernels: Kernels | None = None,
     ) -> tuple[Vector, float] | None:
         total, kernels = state["total"], kernels or Kernels()
+        if self.by_examples:
+            own = example_weight(arrival)
+            state["weights"] = own if state["held"] == 0 else state["weights"] + own
+            weight = weight * own
         if state["held"] == 0:
             kernels.scale(g, weight, total)  # the first arrival overwrites the sum that was applied last
         else:
@@ -125,7 +138,7 @@ class Buffer(Aggregation):
             for part in blocks(len(total)):  # the draws of all blocks are those of one long vector
                 noise = self.noise * random.standard_normal(part.stop - part.start)
                 total[part] += noise.astype(total.dtype)
-        total /= self.size  # in place: the next arrival overwrites it
+        total /= (state["weights"] or 1.0) if self.by_examples else self.size  # in place
         return total, stepsize
 
     def reseed(self, state: State, seed: int) -> None:
@@ -133,6 +146,13 @@ class Buffer(Aggregation):
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / self.size
+
+
+def example_weight(arrival: Arrival) -> float:
+    """Return the weight of an update by its data: examples times examples per step, or the steps alone."""
+    if arrival.examples is None:
+        return float(arrival.steps)
+    return arrival.examples * (arrival.examples / arrival.steps)
 
 
 @dataclass(frozen=True)
@@ -186,19 +206,21 @@ class Memory(Aggregation):
 class Softsync(Aggregation):
     """A `Buffer` of ⌊n / splits⌋ arrivals, where n is the number of workers at the start (Zhang et al. 2016).
 
-    `asyncsgd.Method.bind` replaces it by that buffer when a run starts.
+    `asyncsgd.Method.bind` replaces it by that buffer when a run starts. ``by_examples`` is the buffer's, which then
+    holds at least one arrival, whatever n is.
     """
 
     splits: int
+    by_examples: bool = False
 
     def __post_init__(self) -> None:
         count("splits", self.splits)
 
     def bind(self, workers: int, iterations: int | None) -> Aggregation:
-        if self.splits > workers:
+        if self.splits > workers and not self.by_examples:
             problem = f"leaves no arrival to wait for with {workers} workers"
             raise BadParameter("splits", self.splits, problem, f"pass splits <= {workers}")
-        return Buffer(workers // self.splits)
+        return Buffer(max(1, workers // self.splits), by_examples=self.by_examples)
 
     def init(self, x: Vector, seed: int) -> State:
         fix = "give the server method.bind(workers, iterations)"

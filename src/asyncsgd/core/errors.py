@@ -25,6 +25,7 @@
     │       ├── WrongLength
     │       ├── WrongDtype
     │       ├── NotFinite                 NaN or infinity
+    │       ├── BadMessage                bytes that are not an encoded update
     │       └── BadReply                  a Flower client's reply that does not hold an update
     ├── EngineError                       no worker can be started, or the cluster is gone
     ├── WorkersFailed                     the task fails again and again, or no worker is left
@@ -43,6 +44,7 @@
     ├── BiasWarning                       the method favours fast workers, and the data are heterogeneous
     ├── DivergenceWarning                 a run diverged and was ended
     ├── EdgeWarning                       the best step size lies at the edge of the grid
+    ├── LocalWorkWarning                  local work that is known to train badly
     └── LoggerWarning                     a logger failed; the run continues without it
 
     never seen by a caller
@@ -181,6 +183,10 @@ class NotFinite(BadUpdate):
     """The update holds NaN or infinity."""
 
 
+class BadMessage(BadUpdate):
+    """Bytes that are not an encoded update."""
+
+
 class BadReply(BadUpdate):
     """A Flower client's reply that cannot be used; the message says what is wrong with it."""
 
@@ -253,6 +259,10 @@ class BiasWarning(UserWarning):
 
 class DivergenceWarning(UserWarning):
     """A run diverged and ended there; no numbers after that point are reported."""
+
+
+class LocalWorkWarning(UserWarning):
+    """Local work that is known to train badly, such as a few steps of an Adam that starts afresh in every job."""
 
 
 class EdgeWarning(UserWarning):

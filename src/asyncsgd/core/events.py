@@ -246,6 +246,10 @@ class Arrival:
     """The workers present, if known: a recorded trace holds only their number."""
     slot: int | None = None
     """The number of the server's buffer that holds the point."""
+    steps: int = 1
+    """The number of mini-batches of the job."""
+    examples: int | None = None
+    """The number of rows of data that the job used, if known."""
 
     @property
     def drift(self) -> float:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from asyncsgd.core.aggregation import Aggregation, Buffer, Each
-from asyncsgd.core.compression import Compression, as_compression
+from asyncsgd.core.compression import Compression, as_compression, as_down
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
-from asyncsgd.core.errors import BadParameter, BiasWarning
+from asyncsgd.core.errors import BadParameter, BiasWarning, LocalWorkWarning
 from asyncsgd.core.layout import Layout
-from asyncsgd.core.optimizers import SGD, Optimizer
+from asyncsgd.core.optimizers import SGD, Adam, Optimizer
+from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
 from asyncsgd.core.validate import instead, nonnegative, plain, positive, recipe
-from asyncsgd.core.work import Gradient, LocalSteps, Work
+from asyncsgd.core.work import FEW_STEPS, Gradient, LocalSteps, Work
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,10 @@ class Method:
     optimizer: Optimizer = field(default_factory=SGD)
     average: bool = False
     """Whether the method returns the mean of the versions 1, 2, ... instead of the last one."""
-    compression: Compression | None = None
+    up: Compression | None = None
     """How workers encode updates on the way to the server; None sends them as they are."""
+    down: Compression | None = None
+    """How the server encodes the model on the way to workers."""
 
     def __post_init__(self) -> None:
         for part in (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer):
@@ -62,6 +68,10 @@ class Method:
                     f"needs weights of at most 1, {type(self.step).__name__} has none",
                     "use a constant, delay-adaptive or staleness step",
                 )
+            if self.up is not None:
+                problem = "cannot be together with compression: what a worker could not send is added to its next "
+                problem += "update, so one example changes several sums, and the noise is too small for that"
+                raise BadParameter("noise", self.aggregation.noise, problem, "leave .compressed(...) or the noise out")
 
     def using(self, **parts: Any) -> Method:
         """Return the same method with some parts replaced.
@@ -95,7 +105,7 @@ class Method:
 
         >>> import asyncsgd as asgd
         >>> asgd.fedbuff(1.0, concurrency=8, buffer=4).clipped(1.0, noise=0.5).aggregation
-        Buffer(size=4, noise=0.5)
+        Buffer(size=4, noise=0.5, by_examples=False)
         """
         positive("norm", norm)
         nonnegative("noise", noise)
@@ -111,40 +121,97 @@ class Method:
         return self.using(name=f"clipped_{self.name}", transforms=transforms, aggregation=aggregation)
 
     @recipe
-    def local(self, steps: int, stepsize: float, *, proximal: float = 0.0, scaled: bool = False) -> Method:
-        """Return the same method with jobs of several local SGD steps. The update is how far they moved (Stich 2019).
+    def local(
+        self,
+        steps: int,
+        stepsize: float | Schedule,
+        *,
+        optimizer: Optimizer | None = None,
+        state: str = "fresh",
+        clip: float | None = None,
+        proximal: float = 0.0,
+        scaled: bool = False,
+        per_worker: Sequence[int] | str | None = None,
+    ) -> Method:
+        """Return the same method with jobs of several local steps. The update is how far they moved (Stich 2019).
 
         Args:
             steps: The number of steps per job, each on a mini-batch of its own.
-            stepsize: The step size of the local steps.
+            stepsize: The step size of the local steps: a number, or a schedule of the number of mini-batches that were
+                handed out, to all workers if they share their data, else to this one.
+            optimizer: The optimizer of the local steps, of `asyncsgd.optimizers`; by default plain SGD.
+            state: "fresh" starts the optimizer afresh in every job: nothing stays on a worker, and the next job can be
+                sent ahead. "kept" continues it from the worker's last applied job, until the worker dies or the run is
+                resumed; the worker then holds one job at a time.
+            clip: Scale every local gradient down to this norm.
             proximal: The strength μ of the term μ (y - x) that pulls every step towards the job's starting model x.
             scaled: Divide the difference by the local step size, so that the update has the scale of a sum of
                 gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
+            per_worker: The steps of each worker's jobs, one number per worker, in place of ``steps``; or "speed", which
+                gives the fastest worker ``steps`` and slower ones fewer, in proportion to their measured speed (DyLU;
+                Liu et al. 2024).
 
         >>> import asyncsgd as asgd
-        >>> asgd.async_sgd(1.0).local(5, 0.05).work
-        LocalSteps(steps=5, stepsize=0.05, scaled=False, proximal=0.0)
+        >>> method = asgd.async_sgd(0.7).local(50, 4e-4, optimizer=asgd.optimizers.adamw(weight_decay=0.1))
+        >>> method.work.steps, method.work.state
+        (50, 'fresh')
+
+        See docs/guides/far-apart.md for training with few messages.
         """
-        return self.using(work=LocalSteps(steps, stepsize, scaled, proximal))
+        optimizer = SGD() if optimizer is None else optimizer
+        work = LocalSteps(steps, stepsize, scaled, proximal, optimizer, state, clip, per_worker)  # type: ignore[arg-type]
+        if state == "fresh" and isinstance(optimizer, Adam) and steps < FEW_STEPS:
+            warnings.warn(
+                f"steps = {steps} of an Adam that starts afresh in every job are few: its first steps are as long as "
+                f'its stepsize, whatever the gradient; take {FEW_STEPS} or more, or pass state="kept"',
+                LocalWorkWarning,
+                stacklevel=3,
+            )
+        return self.using(work=work)
 
     @recipe
-    def compressed(self, up: str | Compression) -> Method:
-        """Return the same method with updates encoded in fewer bytes on their way to the server.
+    def compressed(self, up: str | Compression | None = None, *, down: str | Compression | None = None) -> Method:
+        """Return the same method with updates, and models if asked for, encoded in fewer bytes on their way.
 
-        A worker adds what rounding left over to its next update (error feedback), so that nothing is lost for good.
-        Today the Ray engine can encode; the other engines and simulations refuse such a method.
+        A worker adds what encoding left over to its next update (error feedback), so that nothing is lost for good. It
+        therefore holds one job at a time. A model is rounded, and the job starts from the rounded one.
 
         Args:
-            up: "float16", "bfloat16", or a value of `asyncsgd.compression`.
+            up: How updates are encoded: "float16", "bfloat16", "int8", "int4", "top_k", or a value of
+                `asyncsgd.compression`; None sends them as they are.
+            down: How models are encoded; "top_k" is not possible.
 
         >>> import asyncsgd as asgd
-        >>> asgd.async_sgd(0.1).compressed("float16").compression
-        Compression(code='float16')
+        >>> method = asgd.async_sgd(0.1).compressed("int4", down="bfloat16")
+        >>> method.message_bytes(1_000_000, "float32")
+        (562500, 2000000)
+
+        See docs/guides/far-apart.md for what each code costs and loses.
         """
-        return self.using(compression=as_compression(up))
+        if up is None and down is None:
+            raise BadParameter("up", None, "and down = None compress nothing", 'pass up="int8" or down="bfloat16"')
+        return self.using(
+            up=None if up is None else as_compression("up", up), down=None if down is None else as_down(down)
+        )
+
+    @property
+    def job(self) -> Work:
+        """What a worker does for a job: the work, with its starting point and update encoded if the method says so."""
+        return self.work.encoded(self.up, self.down)
+
+    def message_bytes(self, n: int, dtype: Any) -> tuple[int, int]:
+        """Return the bytes of one update on its way up, and of one model on its way down.
+
+        Args:
+            n: The number of parameters of the model.
+            dtype: The type of a parameter, such as ``"float32"``.
+        """
+        plain = n * np.dtype(dtype).itemsize
+        up, down = (plain if code is None else code.size(n, dtype) for code in (self.up, self.down))
+        return up, down
 
     @recipe
-    def bind(self, workers: int, iterations: int | None = None) -> Method:
+    def bind(self, workers: int, iterations: int | None = None, counted: str = "all") -> Method:
         """Return the same method with every open option filled in from the run.
 
         `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, and a resume
@@ -155,14 +222,20 @@ class Method:
         Args:
             workers: The number of workers that the run starts with.
             iterations: The number of updates that will arrive; None if unknown.
+            counted: Whether mini-batches are counted over "all" workers, which share their data, or for each "worker".
 
         >>> import asyncsgd as asgd
         >>> asgd.async_sgd(asgd.schedules.linear(0.1)).bind(workers=8, iterations=1000).step
         Constant(stepsize=linear(0.1, total=1000))
         >>> asgd.methods.staleness_aware(0.1, splits=2).bind(workers=8, iterations=1000).aggregation
-        Buffer(size=4, noise=0.0)
+        Buffer(size=4, noise=0.0, by_examples=False)
         """
-        return self.using(step=self.step.bind(iterations), aggregation=self.aggregation.bind(workers, iterations))
+        return self.using(
+            step=self.step.bind(iterations),
+            work=self.work.bind(workers, iterations, counted),
+            aggregation=self.aggregation.bind(workers, iterations),
+            optimizer=self.optimizer.bind(workers),
+        )
 
     def bind_layout(self, layout: Layout | None) -> Method:
         """Return the same method with names of parameters, such as those an optimizer excludes, turned into ranges.
@@ -179,7 +252,7 @@ class Method:
         >>> method.bind_layout((("weight", 0, (3, 2)), ("bias", 6, (2,)))).optimizer.ranges
         ((6, 8),)
         """
-        return self.using(optimizer=self.optimizer.bind_layout(layout))
+        return self.using(optimizer=self.optimizer.bind_layout(layout), work=self.work.bind_layout(layout))
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,6 +23,13 @@ State = dict[str, Any]
 class Optimizer(ABC):
     """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers."""
 
+    local: ClassVar[bool] = True
+    """Whether it can take local steps in a worker, where there are no arrivals."""
+
+    def bind(self, workers: int) -> Optimizer:
+        """Return the optimizer for a run that starts with this many workers; most do not depend on it."""
+        return self
+
     def bind_layout(self, layout: Layout | None) -> Optimizer:
         """Return the optimizer for a model with this layout; most optimizers treat all parameters alike.
 
@@ -38,6 +45,10 @@ class Optimizer(ABC):
     def vectors(self) -> int:
         """Return the number of vectors of the model's length that the state holds."""
         return sum(isinstance(value, np.ndarray) for value in self.init(np.zeros(1)).values())
+
+    def output(self, state: State, x: Vector) -> Vector:
+        """Return the model that the state stands for; most optimizers hand it out, so it is x itself."""
+        return x
 
     @abstractmethod
     def step(self, state: State, x: Vector, d: Vector, step: float, out: Vector, arrival: Arrival) -> None:
@@ -171,6 +182,7 @@ class AdaDelayCoordinates(Optimizer):
     """
 
     smoothness: float = 1.0
+    local: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive("smoothness", self.smoothness)
@@ -194,6 +206,7 @@ class DelayedAverage(Optimizer):
     """
 
     weights: Literal["linear", "uniform"] = "uniform"
+    local: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.weights not in ("linear", "uniform"):

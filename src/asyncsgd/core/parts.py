@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from asyncsgd.core import aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work
+from asyncsgd.core import (
+    aggregation,
+    compression,
+    dispatch,
+    optimizers,
+    outer_optimizers,
+    schedules,
+    steps,
+    transforms,
+    work,
+)
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
@@ -14,7 +24,7 @@ from asyncsgd.core.validate import integer
 TASK = ("initial", "update", "evaluate")
 KINDS: dict[str, type] = {
     name: kind
-    for module in (aggregation, compression, dispatch, optimizers, schedules, steps, transforms, work)
+    for module in (aggregation, compression, dispatch, optimizers, outer_optimizers, schedules, steps, transforms, work)
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
     if name not in ("Custom", "CustomSchedule") and not name.startswith("_")
@@ -91,6 +101,21 @@ def described_schedule(described: Mapping[str, Any]) -> tuple[float | None, str 
         kind = str(found.get("kind")).rpartition(".")[2]
         name = f"{'custom' if kind == 'CustomSchedule' else kind}(peak={peak!r})"
     return (float(peak), name) if isinstance(peak, int | float) else (None, name)
+
+
+def described_bytes(described: Mapping[str, Any], n: int, dtype: str) -> tuple[int, int] | None:
+    """Return the bytes of an update and of a model of n parameters, under a method that `describe` has described.
+
+    None if it is compressed by a part of another package.
+
+    >>> described_bytes(describe(Method("mine", steps.Constant(0.1)).compressed("int8")), 256, "float32")
+    (260, 1024)
+    """
+    try:
+        codes = {name: _made(described.get(name)) for name in ("up", "down")}
+    except BadParameter:
+        return None
+    return Method("", steps.Constant(1.0), **codes).message_bytes(n, dtype)
 
 
 def _described(value: Any) -> Any:

@@ -88,7 +88,7 @@ class Server:
         self._active: dict[int, tuple[Job, int]] = {}  # C_t: job id -> (job, slot of its point), oldest first
         self._queues: dict[int, deque[int]] = {}  # worker -> ids of its jobs, first in, first out
         self._outcomes = Outcomes()  # how job k ended
-        self._batches = Batches(batches, method.work.steps)
+        self._batches = Batches(batches, method.work)
 
     # ------------------------------------------------------------------------------------------ reading the state
 
@@ -177,7 +177,7 @@ class Server:
         job, slot = self._find(event.job, event.worker)
         self._check_order(job)
         if not event.checked:
-            self._check_vector(job, event.update)
+            check_update(event.update, self.x, job.worker, job.id)
         if event.examples is not None or event.seconds is not None:
             check_work(event.job, event.examples, event.seconds)
         update, points = self._update, self._update.points
@@ -197,6 +197,8 @@ class Server:
             points[slot],
             self._queues.keys(),
             slot,
+            job.steps,
+            event.examples,
         )
         weight = update.weigh(arrival)
         self.torn = True  # from here to the end of `_finish` a raise leaves a state that is half changed
@@ -212,6 +214,7 @@ class Server:
             outcome, step = update.apply(arrival, event.update, weight)
             self._receive(arrival)
         points.give_back(slot)
+        self._batches.arrived(job.worker, job.steps, event.seconds)
         self._outcomes[job.id] = outcome
         ended.insert(0, Ended(job, outcome, t, version, step, concurrency, workers, event.examples, event.seconds))
         # Lines 6 and 7: the server selects A_t and sends them x^(t+1); C_{t+1} = C_t \ {j_t} ∪ A_t.
@@ -254,6 +257,7 @@ class Server:
         self.torn = True
         ended = [self._end(self._active[job][0], Outcome.LOST) for job in tuple(self._queues[event.worker])]
         del self._queues[event.worker]
+        self._batches.gone(event.worker)
         self.method.dispatch.left(self._dispatch, event.worker)
         return self._finish([], ended)
 
@@ -314,8 +318,7 @@ class Server:
 
     def _end(self, job: Job, outcome: Outcome) -> Ended:
         """End a job that did not arrive."""
-        concurrency = len(self._active)
-        _, slot = self._active[job.id]
+        concurrency, slot = len(self._active), self._active[job.id][1]
         self._free(job)
         self._update.points.give_back(slot)
         self._outcomes[job.id] = outcome
@@ -330,9 +333,6 @@ class Server:
             if error is not None:
                 raise error
         return found
-
-    def _check_vector(self, job: Job, g: Vector) -> None:
-        check_update(g, self.x, job.worker, job.id)
 
     def _check_order(self, job: Job) -> None:
         first = self._queues[job.worker][0]
@@ -386,7 +386,7 @@ class Server:
         server.iteration = state["iteration"]
         server.max_concurrency = state["max_concurrency"]
         server._outcomes = Outcomes.restore(state["outcomes"])
-        server._batches = Batches.restore(state["batches"], method.work.steps)
+        server._batches = Batches.restore(state["batches"], method.work)
         for number, worker, iteration, version, entered, steps, batch, slot in state["active"]:
             seed = output(server._job_seeds, number)
             job = Job(number, worker, iteration, version, entered, seed, steps, batch)

@@ -43,13 +43,17 @@ class Clip(Transform):
         positive("norm", self.norm)
 
     def apply(self, state: State, g: Vector, arrival: Arrival, kernels: Kernels | None = None) -> Vector:
-        kernels = kernels or Kernels()
-        length = kernels.norm(g)
-        if length <= self.norm:
-            return g
-        clipped = kernels.scratch(g)
-        kernels.scale(g, self.norm / length, clipped)
-        return clipped
+        return clip_to(self.norm, g, kernels or Kernels())
+
+
+def clip_to(norm: float, g: Vector, kernels: Kernels) -> Vector:
+    """Return g, or ``kernels.scratch(g)`` with g scaled down to this norm if g is longer."""
+    length = kernels.norm(g)
+    if length <= norm:
+        return g
+    clipped = kernels.scratch(g)
+    kernels.scale(g, norm / length, clipped)
+    return clipped
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.aggregation import Each
+from asyncsgd.core.aggregation import Buffer, Each
 from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Arrival, Outcome
 from asyncsgd.core.kernels import Kernels, with_kernels
 from asyncsgd.core.method import Method
-from asyncsgd.core.optimizers import SGD
+from asyncsgd.core.optimizers import SGD, Adam, Momentum
 from asyncsgd.core.schedules import Schedule
+from asyncsgd.core.transforms import Clip
 from asyncsgd.core.vectors import Vector
 
 
@@ -58,7 +59,8 @@ class Points:
     def slots(self) -> int:
         """The number of buffers: at most one more than the largest number of versions in flight (two under early).
 
-        Early re-sampling lends x^(t) before the arrival gives its point back, so one more is held for a moment.
+        Early re-sampling lends x^(t) before the arrival gives its point back, so one more is held for a moment. If
+        every update names its arrival's slot as ``done``, there are never more buffers than jobs in flight.
         """
         return len(self._buffers)
 
@@ -153,6 +155,7 @@ class Update:
         """Multiplies the step size of every arrival; callbacks change it during a run."""
         kernels = kernels or Kernels()
         self._subtract = kernels.subtract if kernels.never_raises and _is_plain(method) else None
+        self._overwrites = kernels.never_raises and overwrites_points(method)
         self._transforms = [with_kernels(transform.apply, kernels) for transform in method.transforms]
         self._add = with_kernels(method.aggregation.add, kernels)
         self._step = with_kernels(method.optimizer.step, kernels)
@@ -168,10 +171,10 @@ class Update:
     def output(self) -> Vector:
         """The method's result so far: the newest version, or the average if the method averages (read-only)."""
         if self.method.average:
-            view: Vector = self._memory["average"].view()
-            view.flags.writeable = False
-            return view
-        return self.points.current
+            return _read_only(self._memory["average"])
+        x = self.points.current
+        found = self.method.optimizer.output(self._memory["optimizer"], x)
+        return x if found is x else _read_only(found)
 
     def reseed(self, seed: int) -> None:
         """Draw all later noise from this seed."""
@@ -238,7 +241,7 @@ class Update:
         return step
 
     def _move(self, direction: Vector, step: float, arrival: Arrival) -> None:
-        slot, out = self.points.target()
+        slot, out = self.points.target(arrival.slot if self._overwrites else None)
         self._step(self._memory["optimizer"], self.points.current, direction, step, out, arrival)
         self.points.commit(slot)
         self.version += 1
@@ -274,6 +277,24 @@ class Update:
         self.version, self.factor = state["version"], state["factor"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
+
+
+def _read_only(vector: Vector) -> Vector:
+    view = vector.view()
+    view.flags.writeable = False
+    return view
+
+
+def overwrites_points(method: Method) -> bool:
+    """Return whether a move may overwrite the point of its arrival, given kernels that never raise.
+
+    The built-in parts listed here do not read that point once the optimizer has begun, and cannot raise after that.
+    """
+    return (
+        all(type(transform) is Clip for transform in method.transforms)
+        and type(method.aggregation) in (Each, Buffer)
+        and type(method.optimizer) in (SGD, Momentum, Adam)
+    )
 
 
 def _is_plain(method: Method) -> bool:

@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Command, Job, Joined, Left, Lost
-from asyncsgd.core.random import derive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Gradient, Work
+from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
 
 # Threads of the numerical libraries. Too many are expensive: two workers with two threads each on two processors are
@@ -107,6 +106,7 @@ def example_counter(task: Any, work: Work) -> Callable[[Job], int | None] | None
     >>> class Rows:
     ...     def examples(self, worker, seed, batch):
     ...         return 32
+    >>> from asyncsgd.core.work import Gradient
     >>> counted = example_counter(Rows(), Gradient())
     >>> counted(Job(0, 0, 0, 0, 0, seed=1))
     32
@@ -114,22 +114,17 @@ def example_counter(task: Any, work: Work) -> Callable[[Job], int | None] | None
     rows = getattr(task, "examples", None)
     if not callable(rows):
         return None
-    seed_of = _same if isinstance(work, Gradient) else derive
 
     def counted(job: Job) -> int | None:
         total = 0
         for step in range(job.steps):
-            found = rows(job.worker, seed_of(job.seed, step), job.batch + step)
+            found = rows(job.worker, work.seed_of(job.seed, step), job.batch + step)
             if found is None:
                 return None
             total += found
         return total
 
     return counted
-
-
-def _same(seed: int, step: int) -> int:
-    return seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +198,12 @@ class WorkerPool(ABC):
         that left does not join again within the same list: jobs assigned in between belong to the process that left.
         """
 
-    def used(self, report: Arrived) -> None:
-        """Release an update early, so that its memory can serve the next job. Calling this is optional."""
+    def used(self, report: Arrived, applied: bool) -> None:
+        """Release an update early, so that its memory can serve the next job, and take note of the server's verdict.
+
+        A pool of an engine that `keeps_state` passes the verdict on with the worker's next job. Calling this for an
+        update that the server did not take is optional.
+        """
         return
 
     @abstractmethod
@@ -248,16 +247,9 @@ class Engine(ABC):
         """Threads used for one gradient, one number or one per worker; the replay uses them too. None: unknown."""
         return None
 
-    def encoding(self, code: str) -> Engine:
-        """Return the same engine with updates sent in this code (see `asyncsgd.Method.compressed`)."""
-        kind = type(self).__name__.lower()
-        fix = "leave .compressed(...) out, or use asgd.engines.ray(...)"
-        raise BadParameter("compressed", code, f"is not possible with the engine {kind}", fix)
-
-    @property
-    def transport(self) -> str | None:
-        """The rounding of updates (see `asyncsgd.engines.compression`), which the replay repeats; None: no rounding."""
-        return None
+    keeps_state: ClassVar[bool] = False
+    """Whether its workers use `asyncsgd.core.worker.WorkerState`, so that they can keep state from job to job and
+    encode what they send. An engine of your own that calls `compute_job` does not."""
 
     def describe(self) -> dict[str, Any]:
         """Return the engine's settings as JSON values, for the record of the run."""

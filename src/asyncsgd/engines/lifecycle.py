@@ -14,88 +14,9 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from asyncsgd.core.errors import EngineError
-from asyncsgd.core.events import Assign, Cancel, Joined, Left
-from asyncsgd.engines.base import Died, Report
-
-
-class Attendance:
-    """The workers that the server believes to be present, and the next list of reports for the server.
-
-    ``present`` holds every worker whose last report was ``Joined`` and not ``Left``.
-
-    A worker that left must not join again within the same list. The server handles a list report by report, and the
-    engine executes the commands at once: a job that the server assigned before it read ``Left`` would otherwise count
-    as a job of the replacement. So a worker that is back too early is *late*: it joins in the next list.
-    """
-
-    def __init__(self) -> None:
-        self.present: set[int] = set()
-        self.retired: set[int] = set()
-        self.opened = False
-        self._reports: list[Report] = []
-        self._left: set[int] = set()  # workers that left in the list that is being written
-        self._late: set[int] = set()  # workers that join in the next list, or once `open` was called
-
-    @property
-    def late(self) -> frozenset[int]:
-        """The workers that join when the next list begins."""
-        return frozenset(self._late)
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to report."""
-        return bool(self._reports)
-
-    def open(self) -> None:
-        """Let workers join. All that are ready join in one report, in order, so that equal runs begin equally."""
-        self.opened = True
-
-    def begin(self) -> None:
-        """Begin a poll: the late workers join."""
-        if self.opened and self._late:
-            late, self._late = sorted(self._late), set()
-            self._join(late)
-
-    def came(self, *workers: int) -> None:
-        """Let these workers join in one report; workers that left in this list join in the next one."""
-        now = []
-        for worker in workers:
-            if worker in self.retired or worker in self.present:
-                continue
-            if not self.opened or worker in self._left:
-                self._late.add(worker)
-            else:
-                now.append(worker)
-        if now:
-            self._join(now)
-
-    def went(self, worker: int) -> None:
-        """Report that a worker left, if the server knew it."""
-        self._late.discard(worker)
-        if worker in self.present:
-            self.present.remove(worker)
-            self._left.add(worker)
-            self._reports.append(Left(worker))
-
-    def retire(self, worker: int) -> None:
-        """Remove this worker for good. Nothing is reported, as the caller asked for it."""
-        self.retired.add(worker)
-        self.present.discard(worker)
-        self._late.discard(worker)
-
-    def report(self, report: Report) -> None:
-        """Append a report to the list."""
-        self._reports.append(report)
-
-    def take(self) -> list[Report]:
-        """End the list and return it."""
-        reports, self._reports = self._reports, []
-        self._left.clear()
-        return reports
-
-    def _join(self, workers: list[int]) -> None:
-        self.present.update(workers)
-        self._reports.append(Joined(workers))
+from asyncsgd.core.events import Assign, Cancel
+from asyncsgd.engines.attendance import Attendance as Attendance
+from asyncsgd.engines.base import Died
 
 
 class Stage(Enum):
@@ -122,12 +43,13 @@ class Rules:
     """Time limits, and what happens after a death."""
 
     job_timeout: float | None = None
-    """Seconds that a job may take. None: `longer` times the longest job that was used, at least `least_timeout`."""
+    """Seconds that a job may take. None: `longer` times the longest job that was used, at least `least_timeout`; until
+    one was used, `least_timeout` for each of its mini-batches."""
     start_timeout: float = 120.0
     """Seconds that loading the task may take."""
     ahead: int = 2
-    """Jobs that a worker may hold at once: it computes one while the next is on its way. Use 1 if a job depends on the
-    outcome of the job before it (error feedback, or any other state that stays on the worker)."""
+    """Jobs that a worker may hold at once: it computes one while the next is on its way. 1: workers keep state, and
+    get a job only when the server's verdict on their last update is known."""
     deaths_in_a_row: int = 5
     """The lifecycle gives up a worker that dies this often without an answer in between."""
     continue_without: bool = False
@@ -138,6 +60,8 @@ class Rules:
     """Seconds after which the engine asks a worker without a job whether it is still alive."""
     least_timeout: float = 300.0
     longer: float = 20.0
+    steps: int = 1
+    """Mini-batches of a job."""
 
 
 class Worker:
@@ -155,7 +79,7 @@ class Worker:
         self.reason = ""  # of its last death
         self.condemned = ""  # why the engine is killing it; empty if it is not
         self.start_at = 0.0  # no replacement starts before this time
-        self.last_used = -1  # job of its last update; -1 if there is none, or if the server will not use it
+        self.used = False  # the verdict that its next job carries: whether the server applied its last update
 
     @property
     def first(self) -> int:
@@ -216,6 +140,12 @@ class Lifecycle(Attendance):
         self.alone_since = now
         """The last time at which some worker was ready or was loading the task."""
         self._wanted: dict[int, Worker] = {}  # job -> its worker, for exactly the jobs that the server waits for
+        self._undecided: dict[int, int] = {}  # worker -> job of its reported update without a verdict, if ahead is 1
+
+    def begin(self) -> None:
+        """Begin a poll: the late workers join, and the server has judged every update of the last list."""
+        super().begin()
+        self._undecided.clear()
 
     # ------------------------------------------------------------------------------------------ from the server
 
@@ -232,9 +162,6 @@ class Lifecycle(Attendance):
     def cancel(self, command: Cancel) -> int | None:
         """Forget a job. Return its worker if it was sent, as that worker may be stopped."""
         job = command.job.id
-        owner = self.workers[command.job.worker]
-        if owner.last_used == job:
-            owner.last_used = -1  # its update is in this list, but an earlier report made the server cancel the job
         worker = self._wanted.pop(job, None)
         if worker is None:
             return None
@@ -258,21 +185,19 @@ class Lifecycle(Attendance):
         """Return the job that the worker may be sent now, if there is one."""
         it = self.workers[worker]
         if it.waiting and it.stage is Stage.READY and len(it.sent) < self.rules.ahead and not it.condemned:
-            return it.waiting[0]
+            return None if worker in self._undecided else it.waiting[0]
         return None
 
     def sent(self, worker: int, kept: Any, now: float) -> bool:
         """Record that the job of `peek` was sent. `answered` returns ``kept`` with the answer.
 
-        Returns whether the worker's previous job ended with an update that the server used. State that stays on the
-        worker (error feedback) needs to know, and needs ``ahead = 1``: only then is the previous job over by now. The
-        result is False for the first job of a process.
+        Returns the verdict on the worker's last update, which has to travel with the job if ``ahead`` is 1.
         """
         it = self.workers[worker]
         if not it.sent:
             it.since = now  # the job is first in line, even if an `Ask` has not been answered yet
         it.sent[it.waiting.popleft().job.id] = kept
-        used, it.last_used = it.last_used >= 0, -1
+        used, it.used = it.used, False
         return used
 
     # ------------------------------------------------------------------------------------------ from the workers
@@ -313,10 +238,21 @@ class Lifecycle(Attendance):
         it.deaths = 0
         wanted = self._wanted.pop(job, None) is not None
         if wanted and seconds is not None:
-            it.last_used = job
             if seconds > self.longest:
                 self.longest = seconds
+            if self.rules.ahead == 1:
+                self._undecided[worker] = job
         return kept, wanted
+
+    def judged(self, worker: int, job: int, applied: bool) -> None:
+        """Record the verdict on a reported update, if ``ahead`` is 1. Until then its worker gets no job.
+
+        An update without a verdict until the next poll was not applied. A verdict on another update than the last one
+        of this process has no effect: the worker has died since, and its replacement started afresh.
+        """
+        if self._undecided.get(worker) == job:
+            del self._undecided[worker]
+            self.workers[worker].used = applied
 
     def condemn(self, worker: int, reason: str) -> None:
         """Record why the engine kills this worker: the report of its death gives this reason, not the exit status."""
@@ -332,7 +268,8 @@ class Lifecycle(Attendance):
             self.alone_since = now  # the process counts as alive until now, even if the server was busy for long
         self._disown(it)
         it.sent.clear()
-        it.stage, it.asked, it.last_used = Stage.ABSENT, False, -1
+        self._undecided.pop(worker, None)
+        it.stage, it.asked, it.used = Stage.ABSENT, False, False
         it.reason, it.condemned = it.condemned or reason, ""
         if worker in self.retired:
             return False
@@ -359,7 +296,12 @@ class Lifecycle(Attendance):
     @property
     def allowed(self) -> float:
         """Seconds that a job may take."""
-        return self.rules.job_timeout or max(self.rules.least_timeout, self.rules.longer * self.longest)
+        rules = self.rules
+        if rules.job_timeout is not None:
+            return rules.job_timeout
+        if not self.longest:  # 500 local steps may well take longer than five minutes
+            return rules.least_timeout * rules.steps
+        return max(rules.least_timeout, rules.longer * self.longest)
 
     def tick(self, now: float) -> list[Action]:
         """Return what to do now, worker by worker. `Kill` is returned again until the worker is condemned or dead."""

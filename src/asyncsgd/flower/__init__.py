@@ -3,14 +3,16 @@
 ``serving`` has the call itself; ``engine`` and ``pool`` turn clients into workers; ``clients`` has the data about one
 client and finds out which are connected; ``messages`` builds and reads messages, and ``sender`` sends them. ``arrays``
 turns named arrays into one vector, ``task`` is the server's part of the task, ``client_evaluation`` evaluates on
-clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes the ε spent.
+clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes the ε spent. ``mod`` compresses
+messages on the client, ``encoding`` on the server, and ``client_work`` is what the server knows of a client's work.
 
 Needs the extra ``flower``.
 """
 
 from asyncsgd.flower.engine import Clients
+from asyncsgd.flower.mod import compress_mod
 from asyncsgd.flower.privacy import Privacy, PrivacySpent
 from asyncsgd.flower.serving import FederatedRun, serve
 from asyncsgd.flower.task import KeptUpdates
 
-__all__ = ["Clients", "FederatedRun", "KeptUpdates", "Privacy", "PrivacySpent", "serve"]
+__all__ = ["Clients", "FederatedRun", "KeptUpdates", "Privacy", "PrivacySpent", "compress_mod", "serve"]

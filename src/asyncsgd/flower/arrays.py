@@ -14,7 +14,7 @@ uses them, reads them in place, and never allocates memory or unpickles anything
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -33,6 +33,9 @@ STATISTICS = ("*running_mean", "*running_var")
 """PyTorch's names of BatchNorm statistics."""
 
 
+Rule = Literal["trained", "statistic", "whole"]
+
+
 @dataclass(frozen=True)
 class Part:
     """One array: its slice of the vector, or None if it is carried beside the vector."""
@@ -41,7 +44,7 @@ class Part:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     place: slice | None
-    rule: Literal["trained", "statistic", "whole"]
+    rule: Rule
 
     def check(self, values: NDArray[Any]) -> None:
         """Raise `BadReply` for carried values that would break every client."""
@@ -63,28 +66,43 @@ class Layout:
     @classmethod
     def of(cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS) -> Layout:
         """Return the layout of the initial arrays, which are trusted."""
-        parts: list[Part] = []
-        start = 0
+        rows: list[tuple[str, tuple[int, ...], np.dtype[Any], Rule]] = []
         for name, array in record.items():
             if array.stype != NUMPY:
                 raise BadParameter("initial_arrays", name, f"is serialized as {array.stype}", "pass NumPy arrays")
             dtype, shape = np.dtype(array.dtype), tuple(array.shape)
             if dtype.kind in "iub":
-                parts.append(Part(name, shape, dtype, None, "whole"))
+                rows.append((name, shape, dtype, "whole"))
             elif dtype.name not in FLOATS:
                 fix = f"pass arrays of {', '.join(FLOATS)}, integers or booleans"
                 raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
             elif any(fnmatchcase(name, pattern) for pattern in statistics):
-                parts.append(Part(name, shape, dtype, None, "statistic"))
+                rows.append((name, shape, dtype, "statistic"))
             else:
-                stop = start + int(np.prod(shape, dtype=np.int64))
-                parts.append(Part(name, shape, dtype, slice(start, stop), "trained"))
-                start = stop
-        if start == 0:
+                rows.append((name, shape, dtype, "trained"))
+        layout = cls.laid_out(rows)
+        if not any(part.place is not None and part.place.stop for part in layout.parts):
             fix = "pass the model's arrays: ArrayRecord(model.state_dict())"
             raise BadParameter("initial_arrays", list(record), "have no array to train", fix)
+        return layout
+
+    @classmethod
+    def laid_out(cls, rows: Iterable[tuple[str, tuple[int, ...], np.dtype[Any], Rule]]) -> Layout:
+        """Return the layout of arrays of which name, shape, dtype and rule are known: one after the other."""
+        parts: list[Part] = []
+        start = 0
+        for name, shape, dtype, rule in rows:
+            place = None
+            if rule == "trained":
+                place = slice(start, start + int(np.prod(shape, dtype=np.int64)))
+                start = place.stop
+            parts.append(Part(name, shape, dtype, place, rule))
         wide = any(part.place and part.dtype == np.float64 for part in parts)
         return cls(tuple(parts), np.dtype(np.float64 if wide else np.float32))
+
+    def rows(self) -> list[tuple[str, list[int], str, Rule]]:
+        """Return name, shape, dtype and rule of every array as JSON values."""
+        return [(part.name, list(part.shape), part.dtype.name, part.rule) for part in self.parts]
 
     @property
     def size(self) -> int:
@@ -122,12 +140,7 @@ class Layout:
 
     def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the arrays of a reply as views. Raise `BadReply` unless they match this model."""
-        known = {part.name for part in self.parts}
-        if record.keys() != known:
-            wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
-            wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
-            raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
-        return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in self.parts}
+        return read_parts(record, self.parts)
 
     def difference(self, sent: Vector, returned: Arrays) -> Vector:
         """Return ``x_sent - x_returned``, with x_sent rounded as it was sent, to the dtype of each array."""
@@ -154,6 +167,16 @@ class Layout:
             part.check(returned[part.name])
             kept[part.name] = returned[part.name].astype(part.dtype)
         return kept
+
+
+def read_parts(record: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a reply as views. Raise `BadReply` unless they match these parts."""
+    known = {part.name for part in parts}
+    if record.keys() != known:
+        wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
+        wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
+        raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
+    return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in parts}
 
 
 HEADER = 10_000

@@ -208,6 +208,10 @@ class WorkerHandle:
         self.back_at: float | None = None  # left out until this time
         self.silent_since: float | None = None  # given up at this time, and left out until it answers
         self.left_out = 0.0  # seconds in total, including the rest of the present pause
+        self.proven = False  # whether a reply of it was good
+        self.joins = 0
+        self.applied = -1  # its last job that was applied since it joined
+        self.undecided = -1  # the job whose update was reported, until the server's verdict is known
 
     @property
     def out(self) -> bool:
@@ -217,12 +221,20 @@ class WorkerHandle:
     def next(self) -> ClientMessage | None:
         """Return the next message to send, if the client is free.
 
-        A client gets one message at a time: a simulated client would work on several at once.
+        A client gets one message at a time: a simulated client would work on several at once. If it compresses updates,
+        it must learn with its next job whether its last update was applied, so it waits for that too.
         """
-        if self.current is not None or not self.waiting:
+        if self.current is not None or not self.waiting or self.undecided >= 0:
             return None
         self.current = self.waiting.popleft()
+        self.current.joins, self.current.applied = self.joins, self.applied
         return self.current
+
+    def judged(self, job: int, applied: bool) -> None:
+        """Record the server's verdict on an update. A verdict from before the client left has no effect."""
+        if self.undecided == job:
+            self.undecided = -1
+            self.applied = job if applied else self.applied
 
     def drop(self, message: ClientMessage) -> None:
         """Mark a message as not wanted. A client that already has it cannot be stopped, and works to the end."""
@@ -231,8 +243,9 @@ class WorkerHandle:
             self.waiting = deque(other for other in self.waiting if other is not message)
 
     def leave(self, now: float) -> None:
-        """Drop the client's training messages, as it is left out or gone."""
+        """Drop the client's training messages, as it is left out or gone. What it remembers starts afresh."""
         self.left_at = now
+        self.joins, self.applied, self.undecided = self.joins + 1, -1, -1
         for message in (self.current, *self.waiting):
             if message is not None and message.kind == "train":
                 message.wanted = False

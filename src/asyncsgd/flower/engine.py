@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
+from asyncsgd.flower.client_work import ClientWork
 from asyncsgd.tasks.base import Task
 
 
@@ -103,12 +105,16 @@ class Flower(Engine):
     resume: bool = False
     freeze: bool = False
     """Always send the initial carried arrays: differential privacy protects only the vector."""
+    up: Compression | None = None
+    """How clients compress updates, with `asyncsgd.flower.compress_mod`."""
+    down: Compression | None = None
+    """How models are compressed on the way to clients."""
 
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
-        """Start a pool. ``work`` is up to the clients. If the task has a method ``bind``, it receives the pool."""
+        """Start a pool. Clients learn the steps of ``work`` alone. A task with a method ``bind`` gets the pool."""
         from asyncsgd.flower.pool import FlowerPool
 
-        pool = FlowerPool(self, x)
+        pool = FlowerPool(self, x, steps=isinstance(work, ClientWork) and work.sent)
         bind = getattr(task, "bind", None)
         if bind is not None:
             bind(pool)

@@ -7,6 +7,7 @@ changes in place, and a cache of records, where at worst two threads build the s
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
 from asyncsgd.flower.arrays import Arrays
+from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
+from asyncsgd.flower.encoding import TERMS, Coding
 from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.flower.task import Memory
 
@@ -123,25 +126,31 @@ SHARED = 2
 class MessageWriter:
     """Builds messages in the format of Flower's own strategies, so that stock ClientApps understand them."""
 
-    def __init__(self, engine: Flower, memory: Memory, like: Vector) -> None:
+    def __init__(self, engine: Flower, memory: Memory, like: Vector, *, steps: bool = False) -> None:
         self._engine, self._layout, self._rules = engine, engine.layout, engine.clients
-        self._memory, self._like = memory, like
+        self._memory, self._like, self._steps = memory, like, steps
+        self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
+        self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
         job, point = assign.job, assign.point
+        config = {**self._engine.train_config, STEPS: job.steps} if self._steps else self._engine.train_config
 
         def content() -> Any:
-            record = self._record((job.version, assign.slot), point)
-            return _content(record, self._engine.train_config, job.version + 1)
+            made = _content(self._record((job.version, assign.slot), point), config, job.version + 1)
+            if self._coding.used:
+                made[TERMS] = self._coding.terms(f"{self._start}-{message.joins}", job.id, message.applied)
+            return made
 
         def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
             return self._read(content, point, handle.number, job.id)
 
-        return ClientMessage(
+        message = ClientMessage(
             handle.number, handle.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id
         )
+        return message
 
     def evaluate(self, handle: WorkerHandle, iteration: int, record: Any) -> ClientMessage:
         """Return the message that asks a client to evaluate a model."""
@@ -160,7 +169,7 @@ class MessageWriter:
     def _record(self, key: tuple[int, int], point: Vector) -> Any:
         record = self._records.get(key)
         if record is None:
-            record = self._records[key] = self._layout.join(point, self._memory.carried)
+            record = self._records[key] = self._coding.model(point, self._memory.carried)
             while len(self._records) > SHARED:
                 self._records.popitem(last=False)
         return record
@@ -170,9 +179,7 @@ class MessageWriter:
     ) -> tuple[Vector, Arrays, ReportedMetrics | None]:
         if len(content.array_records) != 1:
             raise BadReply(f"the reply has {len(content.array_records)} sets of arrays, one is expected")
-        arrays = self._layout.read(next(iter(content.array_records.values())))
-        models = self._rules.replies == "models"
-        update = self._layout.difference(point, arrays) if models else self._layout.gather(arrays)
+        update, arrays = self._unpack(content, next(iter(content.array_records.values())), point)
         try:
             check_update(update, self._like, worker, job)
         except NotFinite as error:
@@ -187,6 +194,15 @@ class MessageWriter:
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
         return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
+
+    def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:
+        """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
+        if self._coding.encodes_updates:
+            return self._coding.update(content, record)
+        arrays = self._layout.read(record)
+        if self._rules.replies == "updates":
+            return self._layout.gather(arrays), arrays
+        return self._layout.difference(self._coding.start(point), arrays), arrays
 
     def _check_length(self, length: float, what: str) -> None:
         bound = self._rules.max_norm

@@ -37,6 +37,7 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
+from asyncsgd.flower.encoding import FIX
 from asyncsgd.flower.messages import Means, MessageWriter
 from asyncsgd.flower.sender import (
     EXPIRED,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 LAST = 60.0
 """Longest wait at the end of a run for clients that evaluate, in seconds."""
+SENT_COMPRESSED = f"The model was sent compressed: if the client has no mod that decodes it, {FIX}."
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -67,14 +69,14 @@ CLOSING = 5.0
 class FlowerPool(WorkerPool):
     """Clients of a Flower grid. Each gets one message at a time; all replies come through one queue."""
 
-    def __init__(self, engine: Flower, x: Vector) -> None:
+    def __init__(self, engine: Flower, x: Vector, *, steps: bool = False) -> None:
         self._engine, self._rules = engine, engine.clients
         self.dtype = x.dtype
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._sender = Sender(engine.grid, self._inbox)
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
-        self._writer = MessageWriter(engine, self._memory, x)
+        self._writer = MessageWriter(engine, self._memory, x, steps=steps)
         self._evaluations = Evaluations(self._writer)
         self._patience = Patience(self._rules)
         self._handles: dict[int, WorkerHandle] = {}
@@ -108,6 +110,7 @@ class FlowerPool(WorkerPool):
             raise self._fatal
         now = time.monotonic()
         self._attendance.begin()
+        self._settle()
         self._welcome_back(now)
         present = bool(self._attendance.present)
         self._note(self._reminder.due(now, present=present, online=len(self._online())))
@@ -116,6 +119,19 @@ class FlowerPool(WorkerPool):
         self._drain(0.0 if self._attendance.pending else timeout)
         self._give_up()  # last, after all replies: time for which the server was busy must not count for a client
         return self._attendance.take()
+
+    def used(self, report: Arrived, applied: bool) -> None:
+        assert report.worker is not None
+        handle = self._handles[report.worker]
+        handle.judged(report.job, applied)
+        self._send(handle)
+
+    def _settle(self) -> None:
+        """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
+        for handle in self._handles.values():
+            if handle.undecided >= 0:
+                handle.judged(handle.undecided, applied=False)
+                self._send(handle)
 
     def _drain(self, timeout: float) -> None:
         try:
@@ -234,7 +250,10 @@ class FlowerPool(WorkerPool):
             case Good(value=(update, carried, metrics), seconds=seconds):
                 self._evaluations.took(seconds)
                 handle.failures = handle.pauses = 0
+                handle.proven = True
                 if message.wanted:
+                    if self._engine.up is not None:
+                        handle.undecided = job
                     self._memory.take(worker, carried)
                     if metrics is not None:
                         self._train_means.add(worker, metrics)
@@ -247,7 +266,8 @@ class FlowerPool(WorkerPool):
                 why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
                 report = Lost(job)
             case ErrorReply(code=code, reason=why):
-                report = Failed(job, worker, f"{meaning(code)}: {why}")
+                hint = "" if handle.proven or self._engine.down is None else f"\n{SENT_COMPRESSED}"
+                report = Failed(job, worker, f"{meaning(code)}: {why}{hint}")
         if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))

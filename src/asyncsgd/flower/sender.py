@@ -84,6 +84,10 @@ class ClientMessage:
     """Number of the job, or iteration of the model to evaluate."""
     wanted: bool = True
     sent_at: float = 0.0
+    joins: int = 0
+    """How often the client had joined when the message was sent. What it remembers starts afresh each time."""
+    applied: int = -1
+    """The client's last job that was applied since it joined, as known when the message was sent; -1: none."""
 
 
 @dataclass(frozen=True)

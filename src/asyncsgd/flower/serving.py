@@ -14,10 +14,11 @@ from asyncsgd.core.dispatch import FirstOf
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
-from asyncsgd.core.work import Gradient
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.bounded_dispatch import bias_of, bounded, may_queue
+from asyncsgd.flower.client_work import for_clients
 from asyncsgd.flower.clients import is_simulated
+from asyncsgd.flower.encoding import check_sendable
 from asyncsgd.flower.engine import Clients, Flower
 from asyncsgd.flower.privacy import Accountant, Privacy, PrivacySpent, counted
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
@@ -121,9 +122,10 @@ def prepare(request: FederatedRequest, layout: Layout) -> Prepared:
     """Fit the method to clients, and check that the options suit it, before anything starts."""
     notes: list[str] = []
     method, clients = request.method, request.clients
-    if not isinstance(method.work, Gradient):
-        notes.append(f"the ClientApp decides what a job computes: {method.work} is not used")
-        method = method.using(work=Gradient())
+    for argument, code in (("up", method.up), ("down", method.down)):
+        check_sendable(code, argument)
+    method, about_work = for_clients(method, request.train_config)
+    notes += about_work
     if clients.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"
         raise BadParameter("queue", clients.queue, f"has no effect with {method.name}, where no job waits", fix)
@@ -221,7 +223,7 @@ def serve(
 ) -> FederatedRun:
     """Train with the clients of a Flower grid until ``iterations`` updates have arrived, with any method of asyncsgd.
 
-    Call it in ``server_app.py`` instead of ``strategy.start(...)``; ClientApps need no change::
+    Call it in ``server_app.py`` instead of ``strategy.start(...)``. A ClientApp needs no change::
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
@@ -237,7 +239,8 @@ def serve(
         grid: The grid that Flower passes to the ServerApp, in simulation and in deployment.
         initial_arrays: The initial model, a ``flwr.app.ArrayRecord``. Integer arrays in it are not trained: clients
             receive the median of what clients returned last, as with ``Clients(statistics=...)``.
-        method: How the server uses updates. The ClientApp decides what a job computes.
+        method: How the server uses updates. The ClientApp decides what a job computes. A method with local steps sends
+            it their number as ``config["steps"]``. A compressed method needs `compress_mod` in the ClientApp.
         iterations: Number of updates to apply.
         train_config: Configuration sent with every job, a ``ConfigRecord`` or a dict. ``"server-round"`` is added to
             it: the version of the model plus 1.
@@ -324,6 +327,8 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             folder,
             resume=resume and files is not None and files.begun,
             freeze=accountant is not None,
+            up=prepared.method.up,
+            down=prepared.method.down,
         )
         inner = RunRequest(
             task=cast(Task, task),

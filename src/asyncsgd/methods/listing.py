@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncsgd.core.method import Method
-from asyncsgd.methods import federated, paper, related
+from asyncsgd.methods import far_apart, federated, paper, related
 
-ROOMS = (paper, federated, related)
+ROOMS = (paper, federated, related, far_apart)
 PAPERS = {
     "adadelay": "Sra et al. 2016",
+    "async_diloco": "Liu et al. 2024",
     "async_sgd": "Koloskova et al. 2022",
     "dc_asgd": "Zheng et al. 2017",
+    "decoupled_diloco": "Douillard et al. 2026",
     "delay_adaptive": "Koloskova et al. 2022",
     "delayed_average": "Aviv et al. 2021",
+    "diloco": "Douillard et al. 2023",
     "fedasync": "Xie et al. 2019",
     "fedavg": "McMahan et al. 2017",
     "fedbuff": "Nguyen et al. 2022",
@@ -28,10 +31,21 @@ PAPERS = {
     "staleness_aware": "Zhang et al. 2016",
 }
 VARIANTS = {
-    "async_sgd": {"local SGD (Stich 2019)": "async_sgd(1.0).local(steps, stepsize)"},
+    "async_diloco": {
+        "momentum look-ahead (Ajanthan et al. 2025)": "async_diloco().using(optimizer=asgd.optimizers.look_ahead())",
+        "SparseLoCo, asynchronous": "async_diloco(1.0, momentum=0.0).compressed(asgd.compression.top_k(decay=0.95))",
+    },
+    "async_sgd": {
+        "local SGD (Stich 2019)": "async_sgd(1.0).local(steps, stepsize)",
+        "DyLU (Liu et al. 2024)": 'async_sgd(1.0).local(steps, stepsize, per_worker="speed")',
+    },
     "delay_adaptive": {"Mishchenko et al. 2022": 'delay_adaptive(stepsize, rule="workers")'},
     "federated_async_sgd": {
         "AsGrad (Islamov et al. 2023)": 'federated_async_sgd(stepsize, concurrency=c, order="shuffled")'
+    },
+    "diloco": {
+        "MuLoCo (Thérien et al. 2025)": "diloco().local(steps, stepsize, optimizer=asgd.optimizers.muon())",
+        "SparseLoCo (Sarfi et al. 2025)": "diloco(1.0, momentum=0.0).compressed(asgd.compression.top_k(decay=0.95))",
     },
     "fedavg": {"over-selection (Bonawitz et al. 2019)": "fedavg(stepsize, clients=10, ask=13)"},
     "mifa": {"ACE (Chang et al. 2025)": "mifa(stepsize) with one gradient per job"},
@@ -44,7 +58,7 @@ def recipes() -> dict[str, Callable[..., Method]]:
     """Return every recipe by its name, in alphabetical order.
 
     >>> list(recipes())[:2]
-    ['adadelay', 'async_sgd']
+    ['adadelay', 'async_diloco']
     """
     return {name: found for name in sorted(PAPERS) for room in ROOMS if (found := getattr(room, name, None))}
 

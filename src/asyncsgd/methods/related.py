@@ -29,7 +29,7 @@ def rennala(stepsize: float | Schedule, *, batch: int) -> Method:
         batch: The number B of gradients per step; max(1, ⌈σ²/ε⌉) in the paper.
 
     >>> rennala(0.1, batch=4).aggregation
-    Buffer(size=4, noise=0.0)
+    Buffer(size=4, noise=0.0, by_examples=False)
 
     See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """
@@ -104,7 +104,7 @@ def staleness_aware(stepsize: float | Schedule, *, splits: int | None = None) ->
             starts. The default is m = n, that is c = 1.
 
     >>> staleness_aware(0.1, splits=2).bind(workers=9).aggregation
-    Buffer(size=4, noise=0.0)
+    Buffer(size=4, noise=0.0, by_examples=False)
 
     See docs/users/researcher.md for how to compare it with other methods, and docs/howto/method.md to change it.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Outcome
-from asyncsgd.format import number, span
+from asyncsgd.format import number, size, span
 from asyncsgd.pages import sources, theory_comparison
 from asyncsgd.pages.page import Page
 from asyncsgd.pages.page_data import Worker
@@ -48,6 +48,8 @@ def tiles(page: Page, subject: RunView) -> None:
         shown += [("time", span(numbers["seconds"])), ("updates per second", number(numbers["updates_per_second"], 3))]
     shown += [(name, number(value)) for name, value in list(numbers["metrics"].items())[:4]]
     shown += [(name, number(numbers[key], 3)) for name, key, _ in DELAYS[:3]]
+    if numbers["bytes_up"] is not None:
+        shown += [("sent to the server", size(numbers["bytes_up"])), ("sent to workers", size(numbers["bytes_down"]))]
     shown += [(f"{name} jobs", number(often)) for name, often in sources.wasted(subject).items()]
     cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in shown)
     page.raw(f'<dl class="tiles">{cells}</dl>')
@@ -56,13 +58,15 @@ def tiles(page: Page, subject: RunView) -> None:
 def comparison(page: Page, subjects: Sequence[RunView]) -> None:
     """Add a table with one row per run."""
     metrics = list(dict.fromkeys(name for subject in subjects for name in subject.last_metrics))[:4]
-    headings = ["run", "updates", "time", "updates/s", *metrics, "τ avg", "τ max", "τ C", "wasted"]
+    headings = ["run", "updates", "time", "updates/s", *metrics, "τ avg", "τ max", "τ C"]
+    headings += ["sent up", "sent down", "wasted"]
     rows = []
     for subject in subjects:
         numbers, last = subject.headline(), subject.last_metrics
         cells = [subject.name, number(numbers["iterations"]), span(numbers["seconds"])]
         cells += [number(numbers["updates_per_second"], 3), *(number(last.get(name)) for name in metrics)]
         cells += [number(numbers[key], 3) for _, key, _ in DELAYS[:3]]
+        cells += [size(numbers["bytes_up"]), size(numbers["bytes_down"])]
         rows.append([*cells, number(sum(sources.wasted(subject).values()))])
     page.table(headings, rows, "Final state of each run")
 

@@ -5,10 +5,14 @@
     file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
                                                                                                    │
                                                                                terminal, page ◀── Plan
+
+With a network between the workers and the server, a plan also says how many local steps and which compression to take.
 """
 
 from asyncsgd.planning.advice import Row
+from asyncsgd.planning.network import Network
 from asyncsgd.planning.planner import plan
+from asyncsgd.planning.prediction import seconds_per_update
 from asyncsgd.planning.result import Plan
 
-__all__ = ["Plan", "Row", "plan"]
+__all__ = ["Network", "Plan", "Row", "plan", "seconds_per_update"]

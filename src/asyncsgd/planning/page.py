@@ -53,6 +53,20 @@ def compose(plan: Plan) -> Page:
     best = [_pointed(plan, row, terminal.cells(plan, row)) for row in plan.best()]
     page.table(_plain(terminal.HEADINGS_BEST), best, caption="Each method at its best")
 
+    if plan.network is not None:
+        page.section("Few messages over a slow network")
+        page.text(plan.network.sentence, css="advice")
+        if plan.network.chosen.recipe:
+            page.raw(f'<pre class="scroll"><code>method{escape(plan.network.chosen.recipe)}</code></pre>')
+        page.table(plan.network.table()[0], terminal.marked(plan.network), caption=terminal.NETWORK)
+        page.text(
+            f"For a model of {plan.network.parameters:,} parameters in float32, with the recommended method. "
+            "Columns: how updates are encoded; models are then sent as bfloat16. In brackets: the mildest choice with "
+            "which communication takes at most 10% of the time. Larger numbers of local steps and coarser codes cost "
+            "quality, which this table does not show.",
+            css="why",
+        )
+
     page.section("Time per gradient")
     page.figure(
         _speed(plan),

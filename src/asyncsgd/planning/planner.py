@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from asyncsgd.core.dispatch import Dispatch
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, integer
+from asyncsgd.methods import async_sgd
 from asyncsgd.planning.accuracy import Target, accuracy, gradients
 from asyncsgd.planning.advice import Row, advise
 from asyncsgd.planning.candidates import (
@@ -26,6 +28,7 @@ from asyncsgd.planning.candidates import (
     on_the_fastest,
     simulate_candidate,
 )
+from asyncsgd.planning.network import DTYPE, advise_network
 from asyncsgd.planning.result import Limit, Plan
 from asyncsgd.planning.workers import Fleet, Source, fleet
 from asyncsgd.simulation.compiled_replay import shown
@@ -41,13 +44,14 @@ independently each time, and cancelling costs nothing."""
 
 
 def plan(
-    durations: Source,
+    durations: Source | Fleet,
     *,
     heterogeneous: bool = False,
     concurrency: Sequence[int] | int | None = None,
     epsilon: float = 0.01,
     noise: float | None = None,
     heterogeneity: float | None = None,
+    parameters: int | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Plan:
@@ -64,17 +68,24 @@ def plan(
         noise: The noise σ²/ε. If it is small, delays matter; if it is large, only gradients per second matter. The
             default is ten times the number of workers, so that all of them can help.
         heterogeneity: The spread ζ²/ε of heterogeneous data; by default as large as the noise.
+        parameters: The number of parameters of the model, in float32, if the durations have a network. The plan then
+            also finds the local steps and the compression with which communication takes little of the time.
         seed: Seed for the simulated runs.
         progress: Whether to show a progress bar on the terminal.
 
     >>> found = plan([1.0] * 9 + [10.0])
     >>> found.recommended.candidate.method, found.recommended.concurrency
     ('minibatch_sgd', 9)
+    >>> from asyncsgd.simulation.durations import fixed
+    >>> far = plan(fixed([1.0] * 8).with_network(100e6, latency=0.1), parameters=10**7)
+    >>> far.network.chosen.recipe
+    '.local(50, stepsize).compressed("bfloat16", down="bfloat16")'
 
     Reference: Koloskova, Stich and Jaggi (2022), the speed-up lemma and Theorems 1 to 3. docs/users/planner.md explains
     how to read a plan.
     """
-    workers = fleet(durations)
+    given = fleet(durations)
+    workers = _plain_messages(given, parameters)
     target = _target(epsilon, PER_WORKER * workers.workers if noise is None else noise, heterogeneous, heterogeneity)
     jobs = _concurrencies(concurrency, workers.workers)
     integer("seed", seed)
@@ -89,11 +100,31 @@ def plan(
     with shown(progress, WHOLE, "simulating") as advance:
         rows = _rehearse_all(candidates, workers, target, formulas, int(seed), advance or (lambda _: None))
     advice = advise(rows, workers, heterogeneous=heterogeneous)
+    network = None
+    if parameters is not None:
+        chosen = advice.row.candidate
+        members = workers.order(chosen.workers)
+        network = advise_network(chosen, given.durations, members, int(parameters), int(seed))
     time = advice.row.seconds_to_target
     assert time is not None
     best = known.heterogeneous_optimum if heterogeneous else known.optimum
     limit = Limit(best, None if heterogeneous else known.optimum_workers, time / best)
-    return Plan(workers, target, tuple(rows), formulas, advice, limit, int(seed))
+    return Plan(workers, target, tuple(rows), formulas, advice, limit, int(seed), network)
+
+
+def _plain_messages(given: Fleet, parameters: int | None) -> Fleet:
+    """Return the workers with messages that hold the model as it is, if they are behind a network."""
+    if not given.durations.networked:
+        if parameters is not None:
+            fix = "add the network to the durations: durations.with_network(bandwidth), or --bandwidth"
+            raise BadParameter("parameters", parameters, "has no meaning without a network", fix)
+        return given
+    if parameters is None:
+        fix = "pass parameters, the number of parameters of the model"
+        raise BadParameter("parameters", None, "is missing: over a network, times depend on the model's size", fix)
+    count("parameters", parameters)
+    up, down = async_sgd(1.0).message_bytes(int(parameters), DTYPE)
+    return replace(given, durations=given.durations.for_messages(up=up, down=down))
 
 
 def _target(epsilon: float, noise: float, heterogeneous: bool, heterogeneity: float | None) -> Target:

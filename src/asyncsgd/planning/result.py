@@ -13,6 +13,7 @@ from asyncsgd.format import number
 from asyncsgd.planning.accuracy import Target
 from asyncsgd.planning.advice import Advice, Row, baseline
 from asyncsgd.planning.candidates import LABELS, Formulas
+from asyncsgd.planning.network import Network
 from asyncsgd.planning.workers import GROUPS, Fleet
 
 ROUGH = 4.0
@@ -78,6 +79,8 @@ class Plan:
     advice: Advice
     limit: Limit
     seed: int
+    network: Network | None = None
+    """Local steps and compression for workers behind a network; None without one."""
 
     @property
     def recommended(self) -> Row:
@@ -154,6 +157,7 @@ class Plan:
             "recommended": {"row": place, **{k: v for k, v in rows[place].items() if k != "groups"}},
             "reason": self.reason,
             "limit": {"seconds": self.limit.seconds, "workers": self.limit.workers, "ratio": self.limit.ratio},
+            "network": None if self.network is None else self.network.to_dict(),
             "notes": self.notes(),
         }
 

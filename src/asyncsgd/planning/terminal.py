@@ -20,6 +20,7 @@ from asyncsgd.planning.workers import BORDERS, GAP
 if TYPE_CHECKING:
     from asyncsgd.planning.advice import Row
     from asyncsgd.planning.candidates import WorkerGroup
+    from asyncsgd.planning.network import Network
     from asyncsgd.planning.result import Plan
 
 
@@ -118,6 +119,16 @@ def limit(plan: Plan) -> str:
     if most is not None and most < min(n, jobs):
         enough = f", for which the {most:,} fastest are enough" if most > 1 else ", for which the fastest is enough"
     return f"That is {how} for {whose}, up to constants{enough}."
+
+
+NETWORK = "Time per mini-batch over the network, relative to sending every gradient as it is"
+
+
+def marked(network: Network) -> list[list[str]]:
+    """Return the table of local steps and codes with a mark at the chosen cell."""
+    _, rows, (row, cell) = network.table()
+    rows[row][cell] = f"[{rows[row][cell]}]"
+    return rows
 
 
 def assumptions(plan: Plan) -> str:
@@ -253,11 +264,16 @@ def render(plan: Plan) -> RenderableType:
     if many > 1:
         name = "Whose gradients, and how late: share, average τ ≤ longest τ"
         parts += _table(name, *groups(plan, narrow=many > 2))
+    if plan.network is not None:
+        headings, _, (row, _) = plan.network.table()
+        parts += _table(NETWORK, headings, marked(plan.network), row)
     parts += [
         "",
         Text(plan.reason, style="bold"),
         Text(f"  {plan.recipe}", style="green"),
         Text(limit(plan)),
+        *([] if plan.network is None else [Text(plan.network.sentence, style="bold")]),
+        *([] if plan.network is None else [Text(f"  method{plan.network.chosen.recipe}", style="green")]),
         Text(assumptions(plan), style="dim"),
         *(Text(f"Note: {note}", style="yellow") for note in plan.notes()),
     ]

@@ -119,21 +119,30 @@ class Fleet:
         """Return only the ``workers`` workers with the shortest means."""
         if workers == self.workers:
             return self
-        chosen = np.sort(np.argsort(self.means, kind="stable")[:workers])
-        low = self.durations.lowered
-        columns: dict[str, Any] = {}
-        for bounds, *owned in (("sample_bounds", "samples"), ("profile_bounds", "times", "speeds")):
-            starts, ends = getattr(low, bounds)[:-1][chosen], getattr(low, bounds)[1:][chosen]
-            columns[bounds] = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
-            places = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
-            for name in owned:
-                columns[name] = getattr(low, name)[np.concatenate(places)]
-        columns |= {name: getattr(low, name)[chosen] for name in Lowered._fields if name not in columns}
-        durations = Durations(freeze(Lowered(**columns)))
+        chosen = self.order(workers)
+        durations = subset(self.durations, chosen)
         return Fleet(f"{workers} fastest of {self.name}", durations, self.median, self.group[chosen])
 
+    def order(self, workers: int) -> Ints:
+        """Return the numbers of the ``workers`` workers with the shortest means, in ascending order."""
+        return np.sort(np.argsort(self.means, kind="stable")[:workers])
 
-def fleet(source: Source) -> Fleet:
+
+def subset(durations: Durations, chosen: Ints) -> Durations:
+    """Return the durations of some workers only."""
+    low = durations.lowered
+    columns: dict[str, Any] = {}
+    for bounds, *owned in (("sample_bounds", "samples"), ("profile_bounds", "times", "speeds")):
+        starts, ends = getattr(low, bounds)[:-1][chosen], getattr(low, bounds)[1:][chosen]
+        columns[bounds] = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+        places = [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+        for name in owned:
+            columns[name] = getattr(low, name)[np.concatenate(places)]
+    columns |= {name: getattr(low, name)[chosen] for name in Lowered._fields if name not in columns}
+    return Durations(freeze(Lowered(**columns)))
+
+
+def fleet(source: Source | Fleet) -> Fleet:
     """Return the workers of a file (CSV, Parquet, a trace or its log), of a trace, of durations, or of plain numbers.
 
     A flat list holds one duration per worker; a list of lists or a dict holds the measured ones of each.
@@ -142,6 +151,8 @@ def fleet(source: Source) -> Fleet:
     array([1., 1., 9.])
     """
     name = "durations"
+    if isinstance(source, Fleet):
+        return source
     if isinstance(source, str | PathLike):
         name, durations = Path(fspath(source)).name, _file(Path(source))
     elif isinstance(source, Trace):

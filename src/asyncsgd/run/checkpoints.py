@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from asyncsgd._files import make_folder
 from asyncsgd.core.errors import BadCheckpoint, Damage
+from asyncsgd.core.vectors import Vector
 from asyncsgd.trace.arrays import Whole, read_arrays, write_arrays
 from asyncsgd.trace.sealed import Mark
 
@@ -85,6 +86,14 @@ class Checkpoint:
     def iteration(self) -> int:
         """Number of updates that had arrived."""
         return int(self.state["iteration"])
+
+
+def model_of(checkpoint: Checkpoint) -> Vector:
+    """Return the model in a checkpoint: the newest version, or the average if the method averages."""
+    points, memory = checkpoint.state["update"]["points"], checkpoint.state["update"]["memory"]
+    average: Vector | None = memory["average"]
+    newest: Vector = points["live"][points["current"]]
+    return newest if average is None else average
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> tuple[Path, Whole]:

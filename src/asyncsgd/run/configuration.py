@@ -18,7 +18,7 @@ from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import JOB, check_listed
 from asyncsgd.run.read import read_config, read_lines
-from asyncsgd.tasks.base import Task, is_heterogeneous
+from asyncsgd.tasks.base import Task, batches_of, is_heterogeneous
 
 LIBRARIES = ("asyncsgd", "numpy", "torch", "ray", "flwr")
 SAME = ("method", "seed", "dimension", "dtype")
@@ -37,20 +37,32 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
     if expected is not None and engine.workers > expected and is_heterogeneous(task):
         fix = f"start {expected} workers, or make the task with workers={engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
-    bound = method.bind(engine.workers, iterations)
+    bound = method.bind(engine.workers, iterations, batches_of(task))
+    if not engine.keeps_state:
+        _check_keeps_nothing(method, type(engine).__name__)
     bound.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
 
 
-def settled(method: Method, engine: Engine, iterations: int, begun: Path | None) -> tuple[Method, Engine]:
-    """Return the method with its open numbers fixed, and the engine with the method's compression.
+def _check_keeps_nothing(method: Method, engine: str) -> None:
+    """Refuse a method whose jobs need `asyncsgd.core.worker.WorkerState` in the workers."""
+    code = method.down if method.up is None else method.up
+    if code is None and not method.job.keeps:
+        return
+    argument, value = ("state", "kept") if code is None else ("compressed", code.name)
+    problem = f"needs workers that can keep state and decode models, which those of {engine} cannot"
+    fix = 'use asgd.engines.processes(...) or asgd.engines.ray(...), or state="fresh" without .compressed(...)'
+    raise BadParameter(argument, value, problem, fix)
+
+
+def settled(method: Method, task: Task, engine: Engine, iterations: int, begun: Path | None) -> Method:
+    """Return the method with its open numbers fixed.
 
     A resumed run (``begun``: its directory) keeps the numbers that were fixed when it started.
     """
     start = {"workers": engine.workers, "iterations": iterations}
     if begun is not None:
         start = read(begun).get("bound", start)
-    method = method.bind(start["workers"], start["iterations"])
-    return method, engine if method.compression is None else engine.encoding(method.compression.code)
+    return method.bind(start["workers"], start["iterations"], batches_of(task))
 
 
 def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> dict[str, Any]:

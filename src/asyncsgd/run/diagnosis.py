@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, Context
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,30 @@ class Diagnosis:
     """What the safe step assumes beyond L and the delays."""
 
 
+class Steps(NamedTuple):
+    """The factors by which callbacks multiplied the step size of a run's updates."""
+
+    smallest: float = 1.0
+    mean: float = 1.0
+    largest: float = 1.0
+    used: float = 1.0
+    """The largest step of the run over its largest without callbacks; a schedule may be low where a factor is high."""
+
+    @classmethod
+    def of(cls, method: Method, iterations: int, changes: Sequence[tuple[int, float]]) -> Steps:
+        """Return the factors of so many updates; each change multiplies all updates from its iteration on."""
+        factors, shares = np.ones(iterations), method.step.shares(iterations)
+        for iteration, factor in changes:
+            factors[iteration:] *= factor
+        used = (factors * shares).max() / shares.max() if shares.max() else 1.0
+        return cls(float(factors.min()), float(factors.mean()), float(factors.max()), float(used))
+
+    @property
+    def scaled(self) -> bool:
+        """Whether any update had another step than that of the method."""
+        return (self.smallest, self.largest) != (1.0, 1.0)
+
+
 def stored(row: Mapping[str, Any]) -> Diagnosis:
     """Return the diagnosis that a run wrote when it ended: the line "diagnosed" of its journal."""
     listed = {name: row.get(name) for name in ("facts", "problems", "conditions")}
@@ -73,6 +97,7 @@ def diagnose(
     diverged: bool = False,
     apart: str | None = None,
     known: float | None = None,
+    step_changes: Sequence[tuple[int, float]] = (),
 ) -> Diagnosis:
     """Diagnose a run, finished or not; ``x`` is the model of the last metrics.
 
@@ -81,6 +106,7 @@ def diagnose(
 
     ``diverged``: the metrics are no longer finite, and the last ones given are from before. ``apart``: the reason not
     to compute gradients of this task here. ``known``: an L that was found earlier; the larger one counts.
+    ``step_changes``: the iterations at which callbacks multiplied the step, and the factors.
     Without a method or a task, the diagnosis uses the trace and the metrics alone.
     """
     if trace.iterations == 0:
@@ -105,7 +131,9 @@ def diagnose(
     problems: list[str] = []
     _about_learning(metrics, learns, diverged, problems)
     if method is not None:
-        _about_step(method, delays, smoothness, safe, rests, learns, differ, facts, problems)
+        limit = Diagnosis(smoothness=smoothness, safe_step=safe, conditions=rests)
+        steps = Steps.of(method, trace.iterations, step_changes)
+        _about_step(method, delays, limit, steps, learns, differ, facts, problems)
         _about_stragglers(delays, method, differ, problems)
         _about_schedule(trace, method, problems)
     rest = None if method is None else leftover(method, trace)
@@ -127,6 +155,7 @@ def judge(
     hurry: bool,
     hung: bool = False,
     known: float | None,
+    step_changes: Sequence[tuple[int, float]] = (),
 ) -> Diagnosis:
     """Diagnose a run in its own process.
 
@@ -135,7 +164,16 @@ def judge(
     """
     apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry, len(x))
     return diagnose(
-        trace, metrics, request.method, request.task, x, faults, diverged=diverged, apart=apart, known=known
+        trace,
+        metrics,
+        request.method,
+        request.task,
+        x,
+        faults,
+        diverged=diverged,
+        apart=apart,
+        known=known,
+        step_changes=step_changes,
     )
 
 
@@ -213,33 +251,36 @@ def _about_learning(
 def _about_step(
     method: Method,
     delays: Delays,
-    smoothness: float | None,
-    safe: float | None,
-    rests: tuple[str, ...],
+    limit: Diagnosis,
+    steps: Steps,
     learns: bool | None,
     differ: bool | None,
     facts: list[str],
     problems: list[str],
 ) -> None:
+    safe, smoothness, rests = limit.safe_step, limit.smoothness, limit.conditions
     if safe is None or smoothness is None:
         return
-    used, schedule = method.step.peak, method.step.schedule
+    used, schedule = method.step.peak * steps.used, method.step.schedule
     ratio = used / safe
     fine = ". The loss still went down, so no change is needed" if learns and ratio > 1 else ""
     what = f"{used:.3g}" if schedule is None else f"{schedule!r} with the peak {used:.3g}"
+    if steps.scaled:
+        what += f" (the largest: callbacks multiplied steps by {steps.smallest:.3g} to {steps.largest:.3g})"
     facts.append(
         f"step size: {what} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
         f"these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
     )
-    option = "stepsize" if schedule is None else "peak"
+    option, scaled = "stepsize" if schedule is None else "peak", safe / steps.used
     if learns is False and ratio > MUCH:
         # If data differ between workers, smaller steps for late updates neglect the slow workers' data.
         adapted = method.using(step=DelayAdaptive(method.step.stepsize))
         allows_more = not differ and safe_step(adapted, delays, smoothness) > safe
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
-        problems.append(f"the step is too large: try {option}={_down(safe)} to {MUCH * safe:.1g}{adaptive}")
-    elif learns is False and ratio < 1 / (10 * MUCH):
-        problems.append(f"the step is smaller than necessary: try {option}={_down(safe)}")
+        problems.append(f"the step is too large: try {option}={_down(scaled)} to {MUCH * scaled:.1g}{adaptive}")
+    elif learns is False and method.step.peak * steps.mean / safe < 1 / (10 * MUCH):
+        also = f", or scale it less: its mean factor was {steps.mean:.2g}" if steps.mean < steps.largest else ""
+        problems.append(f"the step is smaller than necessary: try {option}={_down(scaled)}{also}")
 
 
 def _about_schedule(trace: Trace, method: Method, problems: list[str]) -> None:

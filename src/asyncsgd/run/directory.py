@@ -13,7 +13,7 @@
     noise.jsonl         seeds of noise, a new one for every start and resume; a resume never removes a line
     checkpoints/        the newest few checkpoints; the first one is written before any job is handed out
     checksums.json      the list of all files, see `asyncsgd.run.checksums`
-    last_finite.safetensors   if the run diverged: ``x``, the last model with finite metrics, and its ``iteration``
+    last_finite.safetensors   if the run diverged: ``x``, see `asyncsgd.run.last_good`, and its ``iteration``
     best.safetensors    the best model, if the run has the callback `asyncsgd.callbacks.SaveBest`
     .starting           exists from the start of a run to its first checkpoint
     damaged-1/, ...     damaged files that `asyncsgd repair` has moved

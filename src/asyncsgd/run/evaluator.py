@@ -138,6 +138,21 @@ class Evaluator:
         thread.start()
         self._under_way = UnderWay(iteration, seconds, x, began, result, epoch)
 
+    def peek(self) -> Row | None:
+        """Wait for the evaluation under way, and return its metrics, or raise its error; `finished` still returns it.
+
+        None if it takes too long, or if the task returns none this time.
+        """
+        under_way = self._under_way
+        assert under_way is not None
+        left = under_way.began + self._limit - time.monotonic()
+        wait_for([under_way.result], None if math.isinf(left) else max(0.0, left))
+        return under_way.result.result()[0] if under_way.result.done() else None
+
+    def now(self, iteration: int, x: Vector) -> Row:
+        """Evaluate a model in the caller's thread, and record nothing."""
+        return _evaluate(self._task, iteration, x) or {}
+
     def finished(
         self, *, patience: float = 0.0, should_stop: Callable[[], bool] | None = None
     ) -> Measured | Missed | None:

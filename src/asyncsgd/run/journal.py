@@ -14,8 +14,8 @@ DIVERGED, STOPPED, STOPPED_EARLY, DIAGNOSED = "diverged", "stopped", "stopped_ea
 EVALUATION_FAILED = "evaluation_failed"
 
 FIELDS: dict[str, tuple[str, ...]] = {
-    STARTED: ("threads", "transport", "jobs"),
-    RESUMED: ("threads", "transport", "jobs"),
+    STARTED: ("threads", "jobs"),
+    RESUMED: ("threads", "jobs"),
     ENDED: ("workers", "skipped_rows"),
     JOINED: ("worker",),
     LEFT: ("worker",),

@@ -34,7 +34,12 @@ OPTIONS = (
     "optimizer",
     "local_steps",
     "local_stepsize",
+    "local_optimizer",
+    "local_state",
+    "local_clip",
+    "per_worker",
     "compressed",
+    "compressed_down",
 )
 """The options of a method that have a name on the command line; others go through --set."""
 PYTHON = {"True": True, "False": False, "None": None}
@@ -177,7 +182,6 @@ def named_engine(described: Mapping[str, Any], changes: Mapping[str, Any]) -> En
 def _on_ray(options: dict[str, Any], changes: dict[str, Any]) -> Engine:
     """Return a Ray engine with the groups of before, changed by the options that apply to all workers."""
     groups = [Group(**group) for group in options.pop("groups", [])] or [Group(options["workers"])]
-    options.pop("transport", None)  # the method defines how updates are encoded
     needs = {name: changes.pop(name) for name in NEEDS if name in changes}
     workers = changes.pop("workers", None)
     if workers is not None:

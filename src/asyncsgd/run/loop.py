@@ -15,8 +15,8 @@ from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks, culprit
-from asyncsgd.run.callbacks.best import described
-from asyncsgd.run.checkpoints import Checkpoint
+from asyncsgd.run.callbacks.best import Best, described
+from asyncsgd.run.checkpoints import Checkpoint, model_of
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
 from asyncsgd.run.faults import where
@@ -32,6 +32,7 @@ from asyncsgd.run.journal import (
     RESUMED,
     RETIRED,
     STARTED,
+    STEP_CHANGED,
     STOPPED,
 )
 from asyncsgd.run.options import RunRequest
@@ -40,6 +41,7 @@ from asyncsgd.run.recording import Recording
 from asyncsgd.run.results import TrainingRun, finished
 from asyncsgd.tasks.base import batches_of
 from asyncsgd.trace import Recorder
+from asyncsgd.trace.columns import WHEN
 
 
 class Loop:
@@ -67,9 +69,10 @@ class Loop:
             if done is not None:  # start and write nothing, so that no logger opens its run again
                 self._record.note(done[1])
                 return done[0]
+        self._check_metrics(checkpoint)
         if request.engine.opening is not None:
             self._record.note(request.engine.opening)
-        with request.engine.start(request.task, request.method.work, request.task.initial()) as pool:
+        with request.engine.start(request.task, request.method.job, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
             checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
@@ -96,6 +99,29 @@ class Loop:
             for complaint in complaints:
                 self._record.note(complaint)
         return checkpoint
+
+    def _check_metrics(self, checkpoint: Checkpoint | None) -> None:
+        """Refuse a target or a callback that follows a metric that the task does not have, before workers start.
+
+        Clients that evaluate are not there yet, so a federated run finds out later.
+        """
+        evaluation, record = self._request.evaluation, self._record
+        followers = [callback for callback in self._hooks.callbacks if isinstance(callback, Best)]
+        if evaluation.federated or (evaluation.target is None and not followers):
+            return
+        if checkpoint is None:
+            row = record.look_ahead()
+        else:
+            assert self._files is not None
+            row = next(reversed(read_lines(self._files.path, "metrics.jsonl")), None)
+        if row is None:
+            return
+        if evaluation.target is not None:
+            evaluation.target.met(row)
+        if checkpoint is not None and any(callback.metric not in row for callback in followers):
+            row = record.evaluator.now(checkpoint.iteration, model_of(checkpoint))  # the task may have more metrics now
+        for callback in followers:
+            callback.require({name: value for name, value in row.items() if name not in WHEN})
 
     def _begin(self, pool: WorkerPool, checkpoint: Checkpoint | None) -> None:
         request, config, record = self._request, self._config, self._record
@@ -136,7 +162,9 @@ class Loop:
     def _resume(self, files: RunDirectory, noise: int | None) -> None:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
-        record.troubles.load(configuration.journal(files.path))
+        journal = configuration.journal(files.path)
+        record.troubles.load(journal)
+        record.step_changes += [(row["iteration"], row["factor"]) for row in journal if row["event"] == STEP_CHANGED]
         record.resumed_at = self._server.iteration
         record.announce(RESUMED)
         self._reseed(noise)
@@ -299,7 +327,7 @@ class Loop:
             self._rejected(pool, owner, report.job, str(error))
             return
         self._record.event(reply, report.update)
-        pool.used(report)
+        pool.used(report, reply.ended[0].outcome is Outcome.APPLIED)
         for command in reply.commands:
             pool.execute(command)
         self._note_drain()

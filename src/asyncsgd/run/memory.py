@@ -8,25 +8,28 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.memory import memory_needed
 from asyncsgd.core.method import Method
 from asyncsgd.core.vectors import Vector
+from asyncsgd.run.last_good import on_disk
 
 ROOT = Path("/")
 
 
-def check_memory(method: Method, x: Vector, workers: int, free: int | None = None) -> None:
+def check_memory(method: Method, x: Vector, workers: int, free: int | None = None, *, directory: bool = False) -> None:
     """Raise if the server of a run needs more memory than is free.
 
-    To what the server itself needs it adds the copies that a run makes: the last good model, the model that is being
-    evaluated, and the state that is being written to a checkpoint.
+    To what the server itself needs it adds the copies that a run makes: the last good model unless that is on the disk,
+    the model that is being evaluated, and the state that is being written to a checkpoint.
 
     Args:
         method: The method, bound to the run.
         x: The model at the start.
         workers: The number of workers.
         free: Bytes of memory that are free; None asks the operating system.
+        directory: Whether the run has a directory.
     """
     needed = memory_needed(method, len(x), x.dtype, workers)
     free = available() if free is None else free
-    copies = 3 * x.nbytes + needed.optimizer + needed.buffers + needed.memories
+    models = 2 if on_disk(x, directory=directory) else 3
+    copies = models * x.nbytes + needed.optimizer + needed.buffers + needed.memories
     total = needed.total + copies
     if free is None or total <= free:
         return

@@ -23,11 +23,12 @@ from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount
-from asyncsgd.run.evaluator import TICK, Evaluator, Measured, Missed
+from asyncsgd.run.evaluator import Evaluator, Measured, Missed
 from asyncsgd.run.faults import Troubles, where
 from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
+from asyncsgd.run.last_good import LastGood
 from asyncsgd.run.options import RunRequest
-from asyncsgd.run.tail import Pace
+from asyncsgd.run.progress import Progress
 from asyncsgd.trace import Recorder, Trace
 
 
@@ -48,44 +49,6 @@ class JournalWriter:
             hook(text)
 
 
-class Progress:
-    """Speed and delays of the updates: the numbers of a `LiveView`."""
-
-    def __init__(self, iteration: int = 0) -> None:
-        self._started_at = iteration
-        self._delay_sum, self.maximum_delay = 0, 0
-        self._next_tick = 0.0
-        self.per_second = 0.0
-
-    def begin(self, now: float, iteration: int) -> None:
-        """Start to measure: the loop starts."""
-        self._next_tick = now
-        self._pace = Pace(now, iteration)
-
-    def arrived(self, delay: int) -> None:
-        """Count an update."""
-        self._delay_sum += delay
-        if delay > self.maximum_delay:
-            self.maximum_delay = delay
-
-    def average_delay(self, iteration: int) -> float:
-        """Return the mean delay of the updates since the start or the last resume."""
-        return self._delay_sum / max(1, iteration - self._started_at)
-
-    def due(self, now: float) -> bool:
-        """Return whether it is time to call ``on_progress``."""
-        return now >= self._next_tick
-
-    def tick(self, now: float, iteration: int, workers: int) -> None:
-        """Measure the speed."""
-        self._pace.add(now, iteration)
-        self.per_second = self._pace.per_second(now, workers)
-
-    def ticked(self, now: float) -> None:
-        """Make the next tick due a tick from now."""
-        self._next_tick = now + TICK
-
-
 class Recording:
     """The record of one call of `train`. It decides only whether the model has diverged or met its target."""
 
@@ -99,13 +62,15 @@ class Recording:
         self.diverged: int | None = None
         """The iteration whose model, or loss, was found not to be finite."""
         self.resumed_at: int | None = None
+        self.step_changes: list[tuple[int, float]] = []
+        """The iterations at which callbacks multiplied the step, and the factors."""
         self.epochs = EpochCount(request.task)
         self._journal = JournalWriter(files, hooks)
         self._checkpointer = None if files is None else Checkpointer(request.checkpoints, files)
         self._stop_written = False
         self._blown_up = False
         self._smoothness: float | None = None  # the largest L found so far
-        self._good: tuple[int, Vector] | None = None  # the last model known to be good, and its iteration
+        self._good = LastGood(None if files is None else files.path)
         self._start = time.monotonic()
         self.should_stop: Callable[[], bool] = lambda: False
         """Whether a signal has asked the run to stop."""
@@ -114,7 +79,7 @@ class Recording:
         """Record this server from now on; ``seconds`` had passed before it was ``resumed``."""
         self._server, self._recorder = server, recorder
         if resumed:
-            self._good = server.iteration, server.output.copy()
+            self._good.keep(server.iteration, server.output, changes=True)
         self._progress = Progress(server.iteration)
         self._start = time.monotonic() - seconds
 
@@ -184,6 +149,7 @@ class Recording:
         """
         for factor, reason in self.control.take_factors():
             self._server.handle(Changed(factor))
+            self.step_changes.append((self._server.iteration, factor))
             self.journal(STEP_CHANGED, factor=factor, reason=reason)
         if self.control.reason is not None and not self._stop_written:
             self._stop_written = True
@@ -218,7 +184,15 @@ class Recording:
         for hook in self._hooks.start:
             hook(view)
         engine = self._request.engine
-        self.journal(event, threads=engine.threads, transport=engine.transport, jobs=self.jobs)
+        self.journal(event, threads=engine.threads, jobs=self.jobs)
+
+    def look_ahead(self) -> Mapping[str, float] | None:
+        """Evaluate the initial model before there is a server; return its metrics. `measure` records them."""
+        x = self._request.task.initial().copy()
+        x.flags.writeable = False
+        self._good.keep(0, x)
+        self.evaluator.begin(0, 0.0, x, epoch=None if self.epochs.per_epoch is None else 0.0)
+        return self.evaluator.peek()
 
     def measure(self, at: float | None = None, *, background: bool = False) -> None:
         """Evaluate a copy of the model, and wait for the result; in the ``background``, only a moment.
@@ -227,6 +201,9 @@ class Recording:
         """
         evaluator, iteration = self.evaluator, self._server.iteration
         federated = self._request.evaluation.federated
+        if at is not None and evaluator.busy:  # `look_ahead` has begun it
+            self._fetch(math.inf, required=True)
+            return
         self.catch_up(wait=not background or federated)
         if evaluator.busy:
             if background and not federated:
@@ -234,8 +211,8 @@ class Recording:
             return  # else the run is about to stop, and only one evaluation runs at a time
         x = self._server.output.copy()
         x.flags.writeable = False
-        if self._good is None:
-            self._good = iteration, x
+        if not self._good.known:
+            self._good.keep(iteration, x)
         evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
         patience = 0.0 if federated else evaluator.patience
         self._fetch(patience if background else math.inf, required=at is not None)
@@ -276,7 +253,7 @@ class Recording:
         if self.evaluator.problem:
             self.diverge(measured.iteration)
             return
-        self._good = measured.iteration, measured.x
+        self._good.keep(measured.iteration, measured.x)
         if self.files is not None:
             self.files.add_line("metrics.jsonl", measured.row)
         self.evaluator.judge(measured.row)
@@ -295,9 +272,8 @@ class Recording:
     def diverge(self, iteration: int) -> None:
         """Record that the model of this iteration, or its loss, is not finite."""
         self.diverged = iteration
-        self.journal(
-            DIVERGED, iteration=iteration
-        )  # may be older than the server's iteration: updates arrive during an evaluation
+        # It may be older than the server's iteration: updates arrive during an evaluation.
+        self.journal(DIVERGED, iteration=iteration)
 
     def save(self, *, wait: bool = True, rescue: bool = False) -> None:
         """Save a checkpoint, unless the run has diverged; the initial model is always saved.
@@ -368,6 +344,7 @@ class Recording:
             hurry=hurry,
             hung=self.evaluator.hung > 0,
             known=self._smoothness,
+            step_changes=self.step_changes,
         )
         self._smoothness = seen.smoothness
         facts = [*seen.facts, *self.epochs.facts()]
@@ -378,10 +355,10 @@ class Recording:
 
     def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
         """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""
+        kept = None if self.diverged is None else self._good.model()
         if self.files is not None:
-            self.files.finish(trace, None if self.diverged is None else self._good)
-        good, x = (None, self._server.output) if self.diverged is None or self._good is None else self._good
-        x = x.copy()
+            self.files.finish(trace, kept)
+        good, x = (None, self._server.output.copy()) if kept is None else kept
         seen = self.diagnose(trace, x, hurry=hurry)
         if self.files is not None:  # for reports; a resume drops it like everything after its checkpoint
             self.journal(DIAGNOSED, **asdict(seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -16,9 +17,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import compute_job
 from asyncsgd.engines.base import limited
-from asyncsgd.engines.compression import Rounding, Unpacking
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.checksums import JOB as MAY_LACK
@@ -26,7 +25,7 @@ from asyncsgd.run.checksums import UNKNOWN, check_listed, fingerprint, marks
 from asyncsgd.run.journal import JOINED, LEFT, RESUMED, STARTED, STEP_CHANGED
 from asyncsgd.run.noise_log import NOISE, noise_seeds
 from asyncsgd.run.read import as_path, read_blocks, read_lines, sound_trace
-from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.base import Task, batches_of
 from asyncsgd.trace import Trace
 from asyncsgd.trace.replay import Surroundings, replay_core
 
@@ -101,46 +100,53 @@ def replay(
         task = kept[0] if task is None else task
         method = kept[1] if method is None else method
     if "bound" in config:  # a method that the caller passes may leave numbers to the run
-        method = method.bind(**config["bound"])
+        method = method.bind(**config["bound"], counted=batches_of(task))
     trace = sound_trace(path, early=method.dispatch.early)
     total = trace.iterations
-    wanted = None if job is None else _find(trace, job, stop)
-    if wanted is not None:
-        stop = wanted if wanted < total else None
+    absent = False  # whether the requested job never arrived
+    arrivals = trace.arrivals()
+    if job is not None:
+        _check_job(trace, job, stop)
+        absent = not Outcome(trace.jobs.outcome[job]).arrived
+        stop = None if absent else int(trace.jobs.ended_iteration[job])
     elif stop is not None:
         _check_stop(stop, total)
+    if job is not None and absent:
+        arrivals = arrivals.first(_arrived_before(trace, job, method.job.keeps))
     known = marks(read_blocks(path, "fingerprints.bin"))
-    arrivals = trace.arrivals()
     journal = read_lines(path, "journal.jsonl")
+    afresh = _Afresh(journal)
     with _Threads(journal, arrivals.worker) as threads:
         watch = _Watch(known, stop, look, progress, threads)
+        if job is not None and absent:
+            watch.wanted = int(trace.jobs.assigned_iteration[job])
         around = Surroundings(
             watch=watch,
             present=_Membership(journal),
-            carry=_Encoding(journal) if any(row.get("transport") for row in journal) else None,
+            afresh=afresh,
             noise=noise_seeds(read_lines(path, NOISE)),
             factors=_factors(journal),
         )
-        update, _, _, broken = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
+        update, _, _, broken, workers = replay_core(arrivals, task, method, seed=int(config["seed"]), around=around)
     if broken is not None:
         job = int(arrivals.job[broken])
         raise ReplayDiffers(f"job {job} (iteration {broken}) is not finite here; it was in the run", job, broken)
-    reached = total if stop is None else stop
+    reached = len(arrivals) if stop is None else stop
     x = update.output.copy()
     compared = False
-    if stop is None:
+    if stop is None and reached == total:
         compared = _compare_model(path, reached, update.points.current)
     arrival, g = watch.arrival, watch.update
     point = None if arrival is None else arrival.point
-    if job is not None and (
-        arrival is None or arrival.job != job
-    ):  # the job never arrived; the model is the one that its worker read
-        arrival, point = None, update.points.current.copy()
-        worker = int(trace.jobs.worker[job])
+    if job is not None and absent:
+        point = update.points.current.copy() if watch.model is None else watch.model
+        rows, worker = trace.jobs, int(trace.jobs.worker[job])
+        for gone in afresh(reached, before=float(rows.assigned_time[job])):
+            workers.forget(gone)
         with threads.of(worker):
-            rows = trace.jobs
-            work = output(derive(int(config["seed"]), JOB), job), int(rows.steps[job]), int(rows.batch[job])
-            g = compute_job(method.work, task, point, worker, *work)
+            seed = output(derive(int(config["seed"]), JOB), job)
+            state = workers.of(worker)
+            g = state.compute(task, state.start(point), worker, seed, int(rows.steps[job]), int(rows.batch[job]))
     return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
 
 
@@ -160,14 +166,27 @@ def _check_stop(stop: int, total: int) -> None:
         raise BadParameter("stop", stop, f"is beyond the {total} arrivals of the run", f"pass 0..{total - 1}")
 
 
-def _find(trace: Trace, job: int, stop: int | None) -> int:
-    """Return the iteration at which this job arrived or, if it never did, the iteration whose model it read."""
+def _check_job(trace: Trace, job: int, stop: int | None) -> None:
     if stop is not None:
         raise BadParameter("job", job, "and stop were both given", "pass one of them")
     if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
         raise BadParameter("job", job, f"is not one of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
-    arrived = Outcome(trace.jobs.outcome[job]).arrived
-    return int((trace.jobs.ended_iteration if arrived else trace.jobs.assigned_iteration)[job])
+
+
+def _arrived_before(trace: Trace, job: int, keeps: bool) -> int:
+    """Return the number of arrivals that decide what a job computes which never arrived itself.
+
+    They decide the model that it read and, if workers keep state, what its worker had kept when the job began: earlier
+    jobs of that worker may have arrived after this one was assigned, while it waited.
+    """
+    rows = trace.jobs
+    found = int(rows.assigned_iteration[job])
+    if keeps:
+        arrived = (rows.outcome == Outcome.APPLIED) | (rows.outcome == Outcome.DROPPED)
+        before = arrived & (rows.worker == rows.worker[job]) & (np.arange(len(rows.worker)) < job)
+        if before.any():
+            found = max(found, int(rows.ended_iteration[before].max()) + 1)
+    return found
 
 
 class _Watch:
@@ -183,12 +202,17 @@ class _Watch:
     ) -> None:
         self._known, self._stop, self._look, self._progress = known, stop, look, progress
         self._threads = threads
+        self.wanted = -1
+        """The iteration whose model is to be kept in ``model``."""
+        self.model: Vector | None = None
         self.compared = 0
         self.arrival: Arrival | None = None
         self.update: Vector | None = None
 
     def __call__(self, arrival: Arrival, g: Vector) -> bool:
         t = arrival.iteration
+        if t == self.wanted:
+            self.model = arrival.x.copy()
         if t < len(self._known) and self._known[t] != UNKNOWN:
             if marks(fingerprint(g))[0] != self._known[t]:
                 raise ReplayDiffers(
@@ -250,34 +274,23 @@ class _Threads:
         self._limit.close()
 
 
-class _Encoding:
-    """Encodes updates as in the run (`asyncsgd.engines.compression`). A worker that left loses its error feedback."""
+class _Afresh:
+    """The workers that start afresh, from the journal: those that left, and all of them at a resume."""
 
     def __init__(self, journal: list[dict[str, Any]]) -> None:
-        self._rows = [row for row in journal if row["event"] in (STARTED, RESUMED, LEFT)]
+        self._rows = [row for row in journal if row["event"] in (RESUMED, LEFT)]
         self._next = 0
-        self._kind: str | None = None
-        self._roundings: dict[int, Rounding] = {}
 
-    def __call__(self, iteration: int, worker: int, update: Vector) -> Vector:
-        """Return the update as it reached the server."""
+    def __call__(self, iteration: int, before: float = math.inf) -> list[int | None]:
+        """Return those since the last call, up to this iteration and to this many seconds of the run."""
+        found: list[int | None] = []
         while self._next < len(self._rows) and self._rows[self._next]["iteration"] <= iteration:
             row = self._rows[self._next]
-            if row["event"] == LEFT:
-                self._roundings.pop(row["worker"], None)
-            else:
-                self._kind = row.get("transport")
-                self._roundings.clear()
+            if row["seconds"] > before:
+                break
+            found.append(row["worker"] if row["event"] == LEFT else None)
             self._next += 1
-        if self._kind is None:
-            return update
-        rounding = self._roundings.get(worker)
-        if rounding is None:
-            rounding = self._roundings[worker] = Rounding(self._kind, update.shape[0], update.dtype)
-        sent = np.empty_like(update)
-        Unpacking(self._kind)(rounding.pack(update), sent)
-        rounding.settle(used=True)
-        return sent
+        return found
 
 
 class _Membership:

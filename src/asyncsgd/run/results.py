@@ -59,8 +59,8 @@ class TrainingRun(Run):
         """Return the run of a directory, with the model of its last checkpoint; the directory does not change.
 
         Use it to write the model, or to draw the run, after the process that trained has ended. If the run diverged,
-        the model is the last one with finite metrics. A run that is still training, or that was killed, gives what it
-        has saved so far.
+        the model is the last one with finite metrics, or, if it is large, that of the last checkpoint before. A run
+        that is still training, or that was killed, gives what it has saved so far.
 
         Args:
             directory: The run directory, as passed to `asyncsgd.train`.

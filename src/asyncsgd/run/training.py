@@ -109,7 +109,7 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
         if request.resume and files is not None and files.begun:
             configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
-        method, engine = configuration.settled(request.method, request.engine, request.iterations, begun)
+        method = configuration.settled(request.method, request.task, request.engine, request.iterations, begun)
         method = method.bind_layout(layout_of(request.task))
-        check_memory(method, request.task.initial(), engine.workers)
-        return Loop(replace(request, method=method, engine=engine), hooks, files).run()
+        check_memory(method, request.task.initial(), request.engine.workers, directory=files is not None)
+        return Loop(replace(request, method=method), hooks, files).run()

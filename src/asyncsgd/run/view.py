@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadRunDirectory, TraceError, UsageError
 from asyncsgd.core.events import Outcome
-from asyncsgd.core.parts import describe, described_schedule
-from asyncsgd.format import jsonable, number, span
-from asyncsgd.result import Run
+from asyncsgd.core.parts import describe, described_bytes, described_schedule
+from asyncsgd.format import jsonable, number, size, span
+from asyncsgd.result import Run, traffic
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
@@ -214,6 +214,17 @@ class RunView:
         return found if isinstance(found, int) else None
 
     @cached_property
+    def traffic(self) -> tuple[int, int] | None:
+        """Bytes of all updates that arrived, and of all models handed out; None if the size of the model is unknown."""
+        if self.run is not None:
+            return self.run.bytes_up, self.run.bytes_down
+        n, dtype = self.config.get("dimension"), self.config.get("dtype")
+        if not isinstance(n, int) or not isinstance(dtype, str) or not self.parts:
+            return None
+        each = described_bytes(self.parts, n, dtype)
+        return None if each is None else traffic(self.trace, each)
+
+    @cached_property
     def outcomes(self) -> dict[str, int]:
         """Number of jobs by outcome: ``applied``, ``dropped``, ..., ``in flight``."""
         return {word(outcome): often for outcome, often in self.trace.counts.items()}
@@ -239,6 +250,9 @@ class RunView:
             "until": self.ending.until,
             "seconds": seconds,
             "updates_per_second": made / seconds if seconds > 0 else None,
+            "examples_per_second": self._examples_per_second(),
+            "bytes_up": None if self.traffic is None else self.traffic[0],
+            "bytes_down": None if self.traffic is None else self.traffic[1],
             "metrics": self.last_metrics,
             "average_delay": delays.average,
             "maximum_delay": delays.maximum,
@@ -255,19 +269,32 @@ class RunView:
         found: dict[str, Any] = jsonable(row)
         return found
 
+    def _examples_per_second(self) -> float | None:
+        """Return the rows of data of all arrivals, per second; None if the task did not count those of each job."""
+        jobs = self.trace.jobs
+        rows = jobs.examples[(jobs.outcome == Outcome.APPLIED) | (jobs.outcome == Outcome.DROPPED)]
+        if not len(rows) or (rows < 0).any() or self.elapsed <= 0:
+            return None
+        return float(rows.sum()) / self.elapsed
+
     def text(self) -> str:
         """Return a few lines for a terminal: how the run ended, what it reached, what is wrong."""
         row, made = self.headline(), self.trace.iterations
         shown = "".join(f", {name} {number(value)}" for name, value in self.last_metrics.items())
         speed = "" if not row["updates_per_second"] else f" ({number(row['updates_per_second'])}/s)"
+        if row["examples_per_second"]:
+            speed = f"{speed[:-1]}, {number(row['examples_per_second'])} examples/s)"
         lines = [
             f"{self.method} {self.ending.sentence()}: {made} iterations in {span(self.elapsed)}{speed}{shown}",
+            *([] if self.traffic is None else [f"  sent: {sent(*self.traffic)}"]),
             *(f"  {fact}" for fact in row["facts"]),
             *(f"  ! {problem}" for problem in row["problems"]),
         ]
         if row.get("x_iteration") is not None and row["iterations"]:
             where = "" if self.directory is None else f"; it is stored in {self.directory / LAST_FINITE}"
-            lines.append(f"  x is the model of iteration {row['x_iteration']}, the last one with finite metrics{where}")
+            measured = row["x_iteration"] in self.metrics.get("iteration", ())
+            which = "the last one with finite metrics" if measured else "from the last good checkpoint"
+            lines.append(f"  x is the model of iteration {row['x_iteration']}, {which}{where}")
         lines.append(f"  {self._kept()}")
         return "\n".join(line for line in lines if line.strip())
 
@@ -277,6 +304,15 @@ class RunView:
         if self.ending.resumable:
             return f"saved in {self.directory}: resume with resume=True, or --resume on the command line"
         return f"saved in {self.directory}; asyncsgd report {self.directory} writes its page"
+
+
+def sent(up: int, down: int) -> str:
+    """Return what was sent in words.
+
+    >>> sent(1_200_000_000, 4_800_000_000)
+    '1.2 GB of updates to the server, 4.8 GB of models to workers'
+    """
+    return f"{size(up)} of updates to the server, {size(down)} of models to workers"
 
 
 def word(outcome: Outcome) -> str:

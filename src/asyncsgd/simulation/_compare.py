@@ -52,6 +52,8 @@ class Comparison:
                     "seconds": float(run.metrics["time"][-1]),
                     "average_delay": run.trace.delays.average,
                     "maximum_delay": run.trace.delays.maximum,
+                    "bytes_up": run.bytes_up,
+                    "bytes_down": run.bytes_down,
                 }
             )
         return table

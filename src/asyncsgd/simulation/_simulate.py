@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-import math
 import warnings
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
-from asyncsgd.core.events import Arrived, Assign, Job, Joined, Reply
 from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason, check_parts
@@ -21,78 +18,18 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, count
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import compute_job
+from asyncsgd.core.work import SPEED, Work
 from asyncsgd.result import Run
 from asyncsgd.simulation import compiled_replay
+from asyncsgd.simulation.clock import play
 from asyncsgd.simulation.compiled_replay import Measure, Progress, shown
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, share
 from asyncsgd.simulation.schedule import Schedule, schedule
 from asyncsgd.tasks.base import BuiltIn, Task, batches_of, is_heterogeneous
 from asyncsgd.trace import Recorder, Trace
-from asyncsgd.trace.replay import Arrivals, replay_core
-
-
-def play(
-    server: Server,
-    compute: Callable[[Vector, Job], Vector],
-    durations: Durations,
-    iterations: int,
-    recorder: Recorder,
-    after: Callable[[float], bool] | None = None,
-) -> float:
-    """Drive a server with a simulated clock until ``iterations`` gradients have arrived; return the time.
-
-    It is plain Python: slow, but obviously right, so tests compare the compiled code with it. All workers join at time
-    0.
-
-    A job travels to its worker, waits until the worker has done those before it, is computed, and travels back.
-    Arrivals at the same time are handled in order of assignment. ``after(time)`` is called after every arrival; if it
-    returns True, the run ends there.
-    """
-    arrivals: list[tuple[float, int, Job]] = []
-    waiting: dict[int, Job] = {}
-    down, up = durations.lowered.down.tolist(), durations.lowered.up.tolist()
-    free_at = [0.0] * durations.workers
-    started = [0] * durations.workers
-
-    def obey(time: float, reply: Reply) -> None:
-        for command in reply.commands:
-            job = command.job
-            worker = job.worker
-            if isinstance(command, Assign):
-                begin = max(time + down[worker], free_at[worker])
-                work = durations.draw(worker, started[worker], server.seed)
-                free_at[worker] = durations.finish(worker, begin, work)
-                started[worker] += 1
-                heapq.heappush(arrivals, (free_at[worker] + up[worker], job.id, job))
-                waiting[job.id] = job
-            else:
-                del waiting[job.id]
-                free_at[worker] = time  # rules that cancel never queue a second job on a worker
-        recorder.record(time, reply.commands, reply.ended)
-
-    def next_arrival() -> tuple[float, int, Job]:
-        while arrivals:
-            time, number, job = heapq.heappop(arrivals)
-            if waiting.pop(number, None) is not None and math.isfinite(time):
-                return time, number, job  # else the job was cancelled, or its worker has stopped for good
-        raise BadParameter(
-            "durations",
-            durations,
-            f"let only {server.iteration} of {iterations} gradients arrive: all others wait for workers that have "
-            "stopped for good",
-            "let these resume (a last speed above 0, a period, the end of an outage) or ask for fewer iterations",
-        )
-
-    time = 0.0
-    obey(time, server.handle(Joined(range(durations.workers))))
-    while server.iteration < iterations:
-        time, number, job = next_arrival()
-        obey(time, server.handle(Arrived(number, compute(server.point(number), job), job.worker)))
-        if after is not None and after(time):
-            break
-    return time
+from asyncsgd.trace.columns import Ints
+from asyncsgd.trace.replay import Arrivals, replay_core, workers_of
 
 
 def simulate(
@@ -113,8 +50,9 @@ def simulate(
         task: What a job computes: a task of `asyncsgd.tasks`, or your own. Built-in tasks run in compiled code.
         method: How updates are used: ``asgd.async_sgd(stepsize=0.1)`` or any other recipe. The step size may be a
             schedule of `asyncsgd.schedules`, which ends with ``iterations``.
-        durations: How long jobs take, from `asyncsgd.durations`. Pass a recorded trace in their place to repeat its
-            timing: the same workers finish at the same times, and only the numbers are new.
+        durations: How long a mini-batch takes, from `asyncsgd.durations`; a job of H local steps takes H times as long.
+            Pass a recorded trace in their place to repeat its timing: the same workers finish at the same times, and
+            only the numbers are new.
         iterations: The number of gradients that arrive. With a trace, the default is all of its arrivals.
         every: The number of iterations between two evaluations of the task. The default is a hundredth of the run.
         seed: Seed for every random choice (durations, dispatch, mini-batches, noise).
@@ -148,16 +86,20 @@ def run_simulation(
 ) -> Run:
     """Do what `simulate` does, and call ``progress(k)`` whenever k more iterations are done."""
     iterations, workers = check_request(task, method, durations, iterations, seed)
-    method = method.bind(workers, iterations).bind_layout(layout_of(task))
+    method = method.bind(workers, iterations, batches_of(task)).bind_layout(layout_of(task))
     every = max(1, iterations // 100) if every is None else every
     count("every", every)
     low = lower(method, task)
     request = _Request(task, method, iterations, seed, every, progress, {"method": method.name, "seed": str(seed)})
+    durations = over_network(durations, method, task)
     if isinstance(durations, Durations) and isinstance(low.schedule, Reason):
         return _warn(_through_server(request, durations, low.schedule))
     source = source_of(durations, method, iterations, seed, batches_of(task))
-    if isinstance(low.numbers, Reason):
-        return _warn(_through_core(request, source, low.numbers))
+    numbers = low.numbers
+    if numbers and not same_steps(source.arrivals(), method):
+        numbers = UNLIKE
+    if isinstance(numbers, Reason):
+        return _warn(_through_core(request, source, numbers))
     return _warn(_compiled(request, source))
 
 
@@ -204,10 +146,7 @@ def check_request(
     if expected is not None and (workers > expected or (workers < expected and isinstance(durations, Durations))):
         fix = f"give {expected} durations, or make the task with workers={workers}"
         raise BadParameter("durations", durations, f"are for {workers} workers and the task is for {expected}", fix)
-    if method.compression is not None:
-        fix = "leave .compressed(...) out, or train with asgd.engines.ray(...)"
-        raise BadParameter("compressed", method.compression.code, "is not possible in a simulation", fix)
-    bound = method.bind(workers, iterations).bind_layout(layout_of(task))
+    bound = method.bind(workers, iterations, batches_of(task)).bind_layout(layout_of(task))
     bound.check(workers=workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
     return iterations, workers
 
@@ -232,12 +171,48 @@ def source_of(
 
     ``counted`` says whether they are counted over all workers or for each "worker".
     """
-    source: Schedule | Trace
-    if not isinstance(durations, Trace):
-        source = schedule(method.dispatch, durations, iterations=iterations, seed=seed)
-    else:
-        source = durations if iterations == durations.iterations else durations.until(iterations)
-    return source.with_batches(method.work.steps, counted)
+    if isinstance(durations, Trace):
+        trace = durations if iterations == durations.iterations else durations.until(iterations)
+        return trace.with_batches(_steps_along(trace, method.work), counted)
+    work = method.work
+    steps = work.per_worker if isinstance(work.per_worker, tuple) else work.steps
+    found = schedule(method.dispatch, durations, iterations=iterations, seed=seed, steps=steps, keeps=method.job.keeps)
+    return replace(found, counted=counted)
+
+
+def _steps_along(trace: Trace, work: Work) -> int | Ints:
+    """Return the steps of the jobs of a recorded trace under this work.
+
+    Jobs keep the steps that they had if those of the trace have up to as many as the work: a run with the same number
+    of steps, some of whose jobs had fewer, because of slow workers or the end of the data. Otherwise the work decides.
+    """
+    if isinstance(work.per_worker, tuple):
+        return np.array(work.per_worker, np.int64)[trace.jobs.worker]
+    most = int(trace.jobs.steps.max(initial=0))
+    if most == work.steps:
+        return trace.jobs.steps
+    if work.per_worker == SPEED:
+        problem = f"cannot be decided along a trace whose jobs have up to {most} steps, not {work.steps}"
+        fix = f"pass durations in place of the trace, or steps = {most}"
+        raise BadParameter("per_worker", SPEED, problem, fix)
+    return work.steps
+
+
+UNLIKE = Reason("jobs of different numbers of steps", "have no compiled form")
+
+
+def same_steps(arrivals: Arrivals, method: Method) -> bool:
+    """Return whether every job has the steps of the method, as the compiled numbers assume."""
+    return bool((arrivals.steps == method.work.steps).all())
+
+
+def over_network(durations: Durations | Trace, method: Method, task: Task) -> Durations | Trace:
+    """Return durations in which every message takes the time of its bytes."""
+    if isinstance(durations, Trace) or not durations.networked:
+        return durations
+    x = task.initial()
+    up, down = method.message_bytes(len(x), x.dtype)
+    return durations.for_messages(up=up, down=down)
 
 
 def arrivals_of(durations: Durations | Trace, method: Method, iterations: int, seed: int) -> Arrivals:
@@ -307,7 +282,7 @@ def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> R
     def after(t: int, update: Update) -> bool:
         return table.take(t, update.output)
 
-    update, weighed, steps, broken = replay_core(arrivals, task, method, seed=seed, after=after)
+    update, weighed, steps, broken, _ = replay_core(arrivals, task, method, seed=seed, after=after)
     diverged = table.diverged if broken is None else broken
     if diverged is not None:
         source, weighed, steps = source.until(diverged), weighed.first(diverged), steps[:diverged]
@@ -326,8 +301,7 @@ def _through_server(request: _Request, durations: Durations, why: Reason) -> Run
     times = [0.0]
     table.take(0, server.output)
 
-    def compute(point: Vector, job: Job) -> Vector:
-        return compute_job(method.work, task, point, job.worker, job.seed, job.steps, job.batch)
+    workers = workers_of(method, task.initial())
 
     def after(time: float) -> bool:
         before = len(table.iteration)
@@ -336,7 +310,7 @@ def _through_server(request: _Request, durations: Durations, why: Reason) -> Run
         return stop
 
     try:
-        play(server, compute, durations, iterations, recorder, after)
+        play(server, (task, workers), durations, iterations, recorder, after)
     except NotFinite:
         if server.torn:  # a part of the method raised the error
             raise

@@ -17,11 +17,11 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import count, nearest, positive
 from asyncsgd.simulation import compiled_replay
-from asyncsgd.simulation._simulate import arrivals_of, check_request, simulate
+from asyncsgd.simulation._simulate import arrivals_of, check_request, over_network, same_steps, simulate
 from asyncsgd.simulation.compiled_replay import METRICS, Measure, Progress, Stop, shown
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.simulation.lowering import lower, lower_dispatch
-from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.base import Task, batches_of
 from asyncsgd.trace import Trace
 
 Recipe = Callable[[float], Method]
@@ -183,12 +183,12 @@ def run_sweep(
     for seed in seeds:
         iterations, workers = check_request(task, methods[0], durations, iterations, seed)
     assert iterations is not None
-    layout = layout_of(task)
+    layout, counted = layout_of(task), batches_of(task)
     if isinstance(method, Method):  # bound and checked once: the grid changes only the step or the peak
-        first = methods[0].bind(workers, iterations).bind_layout(layout)
+        first = methods[0].bind(workers, iterations, counted).bind_layout(layout)
         methods = [with_step(first, float(size)) for size in sizes]
     else:
-        methods = [each.bind(workers, iterations).bind_layout(layout) for each in methods]
+        methods = [each.bind(workers, iterations, counted).bind_layout(layout) for each in methods]
     stop = _stop(task, goal, iterations)
     measure = Measure(1 if stop else max(1, iterations // 100), (goal.metric,), stop, history=False)
     request = _Request(task, methods, durations, iterations, measure, progress)
@@ -310,7 +310,9 @@ def _run_lanes(request: _Request, lanes: list[tuple[int, int]]) -> Lanes:
     low = lower(first, task)
     if not (alike and low.numbers and (isinstance(durations, Trace) or low.schedule)):
         return _one_by_one(request, lanes)
-    arrivals = arrivals_of(durations, first, iterations, seed)
+    arrivals = arrivals_of(over_network(durations, first, task), first, iterations, seed)
+    if not same_steps(arrivals, first):
+        return _one_by_one(request, lanes)
     pairs = [(methods[row].step.peak, its) for row, its in lanes]
     result = compiled_replay.replay_lanes(arrivals, task, first, pairs, measure, progress=progress)
     return np.append(0.0, arrivals.time), result.stopped, result.diverged, result.final[measure.wanted[0]]

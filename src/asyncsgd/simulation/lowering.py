@@ -20,7 +20,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Momentum
 from asyncsgd.core.parts import Reason
 from asyncsgd.core.transforms import Clip, Interpolate
-from asyncsgd.core.work import Gradient, LocalSteps
+from asyncsgd.core.work import SPEED, Gradient, LocalSteps
 from asyncsgd.tasks.base import BuiltIn, Task
 from asyncsgd.trace.columns import Floats
 from asyncsgd.trace.replay import Arrivals, Weighed
@@ -111,10 +111,15 @@ Part = dict[str, Any] | Reason
 
 
 def _buffer(gather: Buffer) -> Part:
+    if gather.by_examples:
+        return Reason("a buffer weighted by examples", "has no compiled form")
     return Reason("a buffer with noise", "has no compiled form") if gather.noise else {"buffer": gather.size}
 
 
 def _local_steps(work: LocalSteps) -> Part:
+    plain = LocalSteps(work.steps, work.stepsize, work.scaled, work.proximal)
+    if work != plain or not isinstance(work.stepsize, int | float):
+        return Reason("local work with more than plain SGD", "has no compiled form")
     return {
         "local_steps": work.steps,
         "local_stepsize": float(work.stepsize),
@@ -152,7 +157,10 @@ def lower(method: Method, task: Task) -> Lowered:
     >>> bool(low.schedule), str(low.numbers)
     (True, 'optimizer Adam has no compiled form')
     """
-    return Lowered(lower_dispatch(method.dispatch), lower_numbers(method, task))
+    schedule = lower_dispatch(method.dispatch)
+    if method.work.per_worker == SPEED:  # the schedule then depends on how long earlier jobs took
+        schedule = Reason("a number of steps by speed", "has no compiled form")
+    return Lowered(schedule, lower_numbers(method, task))
 
 
 def lower_dispatch(dispatch: Dispatch) -> ScheduleRule | Reason:
@@ -173,6 +181,9 @@ def lower_numbers(method: Method, task: Task) -> Numbers | Reason:
     if sees(method) == "everything":
         name = type(method.step).__name__
         return Reason(f"step rule {name}", "does not say that its weight depends on the delay or the staleness alone")
+    for compression in (method.up, method.down):
+        if compression is not None:
+            return Reason(f"compression {compression.name}", "has no compiled form in simulations")
     fields: dict[str, Any] = {}
     for role, table, part in (
         ("aggregation", GATHER, method.aggregation),

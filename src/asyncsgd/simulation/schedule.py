@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,8 @@ class Schedule:
     job_iteration: Ints
     """s: the iteration of the point that the job got."""
     job_time: Floats
+    job_seconds: Floats
+    """How long the worker computes."""
     job_cancelled: Ints
     """The first iteration without the job if it was cancelled, else -1; empty if no job was cancelled."""
     arrival_job: Ints
@@ -43,8 +45,8 @@ class Schedule:
     """|C_T|."""
     early_from: int
     """The first job that left with x^(t) while the server handled arrival t (the number of jobs if there is none)."""
-    steps: int = 1
-    """The number of mini-batches of a job."""
+    steps: int | Ints = 1
+    """The number of mini-batches of a job, or one number for the jobs of each worker."""
     counted: str = "all"
     """Whether ``batch`` counts mini-batches over all workers, or for each "worker"."""
 
@@ -66,13 +68,16 @@ class Schedule:
         return entered
 
     @cached_property
+    def job_steps(self) -> Ints:
+        """The number of mini-batches of each job."""
+        if isinstance(self.steps, int):
+            return np.broadcast_to(np.int64(self.steps), self.job_worker.shape)
+        return self.steps[self.job_worker]
+
+    @cached_property
     def batch(self) -> Ints:
         """The number of mini-batches handed out before each job."""
-        return batches_before(self.job_worker, self.steps, self.counted)
-
-    def with_batches(self, steps: int, counted: str) -> Schedule:
-        """Return the same jobs with ``steps`` mini-batches each, counted over all workers or for each worker."""
-        return replace(self, steps=steps, counted=counted)
+        return batches_before(self.job_worker, self.job_steps, self.counted)
 
     def arrivals(self) -> Arrivals:
         """Return the arrivals that a replay follows."""
@@ -84,7 +89,7 @@ class Schedule:
             time=self.arrival_time,
             concurrency=self.arrival_concurrency,
             workers=np.broadcast_to(np.int64(self.workers), job.shape),
-            steps=np.broadcast_to(np.int64(self.steps), job.shape),
+            steps=self.job_steps[job],
             batch=self.batch[job],
         )
 
@@ -99,6 +104,7 @@ class Schedule:
             job_worker=self.job_worker[:jobs],
             job_iteration=self.job_iteration[:jobs],
             job_time=self.job_time[:jobs],
+            job_seconds=self.job_seconds[:jobs],
             job_cancelled=cancelled,
             arrival_job=arrived,
             arrival_time=self.arrival_time[:iterations],
@@ -123,8 +129,9 @@ class Schedule:
             "step": np.full(self.jobs, np.nan),
             "concurrency": np.full(self.jobs, -1, np.int64),
             "workers": np.full(self.jobs, -1, np.int64),
-            "steps": np.broadcast_to(np.int64(self.steps), (self.jobs,)),
+            "steps": self.job_steps,
             "batch": self.batch,
+            "seconds": np.full(self.jobs, np.nan),
         }
 
         def end(rows: Ints, **cells: Any) -> None:
@@ -140,6 +147,7 @@ class Schedule:
             step=steps,
             concurrency=self.arrival_concurrency,
             workers=self.workers,
+            seconds=self.job_seconds[self.arrival_job],
         )
         cancelled = np.flatnonzero(self.job_cancelled >= 0)
         if cancelled.size:
@@ -160,8 +168,24 @@ class Schedule:
         return Trace(Jobs(**columns), dict(metadata), self.in_flight)
 
 
-def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed: int = 0) -> Schedule:
+def schedule(
+    dispatch: Dispatch,
+    durations: Durations,
+    *,
+    iterations: int,
+    seed: int = 0,
+    steps: int | Sequence[int] = 1,
+    keeps: bool = False,
+) -> Schedule:
     """Let all workers join at time 0 and assign jobs by the rule until ``iterations`` gradients have arrived.
+
+    Args:
+        dispatch: Who gets the next job.
+        durations: Seconds per mini-batch.
+        iterations: The number of updates that arrive.
+        seed: Seed of the durations and of the dispatch rule.
+        steps: The mini-batches of a job, or of the jobs of each worker: such a job takes that many times as long.
+        keeps: Whether workers keep state from job to job. A worker then gets a job only when its last one has arrived.
 
     >>> from asyncsgd.core.dispatch import AlwaysBusy
     >>> from asyncsgd.simulation import durations
@@ -172,6 +196,7 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
     from asyncsgd.simulation import schedule_kernel as kernel
 
     count("iterations", iterations)
+    durations.check_known()
     n = durations.workers
     rule = lower_dispatch(dispatch)
     if isinstance(rule, Reason):
@@ -183,12 +208,15 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         limit=limit,
         goal=goal,
         early=dispatch.early,
+        keeps=keeps,
         iterations=iterations,
         seed=np.uint64(seed % 2**64),
         stream=np.uint64(derive(seed, STREAM)),
         durations=durations.lowered,
     )
+    each = steps if isinstance(steps, int) else np.array(steps, np.int64)
     room = _room(durations, given, min(dispatch.limit(n), jobs), jobs)
+    room.rows[:, kernel.STEPS] = each
     handed_out, arrived, in_flight, initial = kernel.run(given, room)
     if arrived < iterations:
         raise BadParameter(
@@ -202,12 +230,14 @@ def schedule(dispatch: Dispatch, durations: Durations, *, iterations: int, seed:
         job_worker=_trim(room.job_worker, handed_out),
         job_iteration=_trim(room.job_iteration, handed_out),
         job_time=_trim(room.job_time, handed_out),
+        job_seconds=_trim(room.job_seconds, handed_out),
         job_cancelled=_trim(room.job_cancelled, min(handed_out, len(room.job_cancelled))),
         arrival_job=room.arrival_job,
         arrival_time=room.arrival_time,
         arrival_concurrency=room.arrival_concurrency,
         in_flight=in_flight,
         early_from=initial if dispatch.early else handed_out,
+        steps=each,
     )
 
 
@@ -233,6 +263,7 @@ def _room(durations: Durations, given: Any, flying: int, jobs: int) -> Any:
         job_worker=np.empty(jobs, np.int32),
         job_iteration=np.empty(jobs, np.int64),
         job_time=np.empty(jobs),
+        job_seconds=np.empty(jobs),
         job_cancelled=np.full(jobs if given.rule == FIRST_OF else 0, -1, np.int64),
         arrival_job=np.empty(given.iterations, np.int64),
         arrival_time=np.empty(given.iterations),

@@ -1,6 +1,6 @@
 """Which worker finishes when: the core's dispatch rules on a compiled clock, with integers and times only.
 
-It repeats `asyncsgd.simulation._simulate.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
+It repeats `asyncsgd.simulation.clock.play` for the rules of `asyncsgd.core.dispatch`, draw by draw and tie by tie;
 the tests compare the two. It writes jobs in the order of assignment and arrivals in the order of time.
 
 The next arrivals are the leaves of a tournament tree: every node holds the earlier of the two below it, so the next
@@ -32,7 +32,7 @@ NO_JOB = 1 << 62  # the job of an empty place, after all others
 JOB, WORKER = range(2)  # the columns of a place
 
 # A worker's row, one cache line.
-FREE_AT, STARTED, DOWN, UP, KIND, SECONDS, SECOND = range(7)
+FREE_AT, STARTED, DOWN, UP, KIND, SECONDS, SECOND, STEPS = range(8)
 
 
 @borrowing
@@ -181,6 +181,8 @@ class Given(NamedTuple):
     """The most jobs in flight; for FIRST_OF the number of workers that a round asks."""
     goal: int
     early: bool
+    keeps: bool
+    """Whether a worker keeps state, so that its next job is sent only after the update before has arrived."""
     iterations: int
     seed: np.uint64
     stream: np.uint64
@@ -214,6 +216,8 @@ class Room(NamedTuple):
     job_worker: Any
     job_iteration: Any
     job_time: Any
+    job_seconds: Any
+    """How long the worker computes, from the beginning of the job to its end."""
     job_cancelled: Any
     """The iteration at which the job was cancelled, or -1; empty for rules that never cancel."""
     arrival_job: Any
@@ -225,17 +229,13 @@ class Room(NamedTuple):
 def run(given: Any, room: Any) -> Any:
     """Return (jobs, arrivals, in flight, jobs assigned first); there are fewer arrivals if all workers have stopped."""
     # Fields become locals, and helpers get single arrays, because passing a tuple of arrays copies it every time.
-    rule, limit, goal, early = given.rule, given.limit, given.goal, given.early
+    rule, limit, goal, early, keeps = given.rule, given.limit, given.goal, given.early, given.keeps
     lowered, iterations, seed, state = given.durations, given.iterations, given.seed, given.stream
     number, bits, tree, places, free = room.number, room.bits, room.tree, room.places, room.free
     waiting, who, sizes, sample = room.waiting, room.who, room.sizes, room.sample
     rows, order = room.rows, room.order
-    job_worker, job_iteration, job_time, job_cancelled = (
-        room.job_worker,
-        room.job_iteration,
-        room.job_time,
-        room.job_cancelled,
-    )
+    job_worker, job_iteration, job_time = room.job_worker, room.job_iteration, room.job_time
+    job_seconds, job_cancelled = room.job_seconds, room.job_cancelled
     arrival_job, arrival_time, arrival_concurrency = room.arrival_job, room.arrival_time, room.arrival_concurrency
     n = rows.shape[0]
     jobs = 0
@@ -321,12 +321,15 @@ def run(given: Any, room: Any) -> Any:
                 stream = output(output(root, worker), np.int64(rows[worker, STARTED]))
                 kind = np.int64(rows[worker, KIND])
                 work = at_random(kind, work, rows[worker, SECOND], lowered.samples, 0, 0, stream)
-            end = finish(lowered, worker, max(now + rows[worker, DOWN], rows[worker, FREE_AT]), work)
-            rows[worker, FREE_AT] = end
+            begin = max(now + rows[worker, DOWN], rows[worker, FREE_AT])
+            end = finish(lowered, worker, begin, work * rows[worker, STEPS])
+            # A worker that keeps state gets its next job after the arrival of this one, and that job has to travel.
+            rows[worker, FREE_AT] = end + rows[worker, UP] + rows[worker, DOWN] if keeps else end
             rows[worker, STARTED] += 1.0
             job_worker[jobs] = worker
             job_iteration[jobs] = point
             job_time[jobs] = now
+            job_seconds[jobs] = end - begin
             number[0] = end + rows[worker, UP]
             arrival = bits[0]
             if arrival > soon:

@@ -16,11 +16,16 @@ from numpy.typing import DTypeLike
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import Gradient
+from asyncsgd.core.work import Gradient, Work
+from asyncsgd.core.worker import Workers
 from asyncsgd.engines.base import Died, Engine, Note, Report
 from asyncsgd.tasks.epochs import batches_per_epoch, rows_of_batch
 from asyncsgd.testing.engine_contract import Watched, WatchedPool
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
+
+GRADIENT = Gradient()
+VERDICTS = (True, True, False, None)
+"""Whether the server applies the updates of jobs 0, 1, ..., in turn. None: it gives no verdict, as after a cancel."""
 
 
 @dataclass(frozen=True)
@@ -102,35 +107,49 @@ class Setting:
     patience: float
     folder: Path
 
-    def task(self, faults: Mapping[int, Fault], task: Any = None) -> FaultyTask:
-        """Return a task with these faults, by job."""
+    def task(self, faults: Mapping[int, Fault], task: Any = None, steps: int = 1) -> FaultyTask:
+        """Return a task with these faults, by job; of several local steps the second one has the fault."""
         home = os.getpid() if self.abilities.other_processes else None
-        return FaultyTask(Bowl() if task is None else task, AtJobs(faults), self.folder, home)
+        plan = AtJobs(faults, step=1 if steps > 1 else None)
+        return FaultyTask(Bowl() if task is None else task, plan, self.folder, home)
 
     @contextmanager
     def bench(
-        self, workers: int, faults: Mapping[int, Fault] | None = None, task: Any = None, **options: Any
+        self,
+        workers: int,
+        faults: Mapping[int, Fault] | None = None,
+        task: Any = None,
+        work: Work = GRADIENT,
+        **options: Any,
     ) -> Iterator[Bench]:
         """Start a pool with the faults armed, and close it after the block."""
-        faulty = self.task(faults or {}, task)
-        gates = {job: Gate(self.folder, job_seed(0, job)) for job, f in (faults or {}).items() if f is Fault.WAIT}
+        faulty = self.task(faults or {}, task, work.steps)
+        step = 1 if work.steps > 1 else None
+        gates = {job: Gate(self.folder, job_seed(0, job, step)) for job, f in (faults or {}).items() if f is Fault.WAIT}
         engine = Watched.of(self.make(workers, **options))
         try:
-            with faulty.armed(), engine.start(faulty, Gradient(), faulty.initial()) as pool:
-                yield Bench(pool, workers, faulty, gates, self.patience)
+            with faulty.armed(), engine.start(faulty, work, faulty.initial()) as pool:
+                yield Bench(pool, workers, faulty, gates, self.patience, work)
         finally:
             for gate in gates.values():
                 gate.open()
 
 
 class Bench:
-    """Assigns jobs numbered 0, 1, ... and waits for their reports."""
+    """Assigns jobs numbered 0, 1, ... and waits for their reports. If workers keep state, it judges every update."""
 
     def __init__(
-        self, pool: WatchedPool, workers: int, task: FaultyTask, gates: dict[int, Gate], patience: float
+        self,
+        pool: WatchedPool,
+        workers: int,
+        task: FaultyTask,
+        gates: dict[int, Gate],
+        patience: float,
+        work: Work = GRADIENT,
     ) -> None:
         self.pool, self.task, self.ledger = pool, task, pool.ledger
-        self._workers = workers
+        self._workers, self._work = workers, work
+        self._twins = Workers(work, task.initial())
         self.reports: list[Report] = []
         self._gates, self._patience = gates, patience
         self._jobs: dict[int, Job] = {}
@@ -146,7 +165,7 @@ class Bench:
         given = []
         for _ in range(count):
             number = len(self._jobs)
-            job = self._jobs[number] = Job(number, worker, 0, 0, 0, job_seed(0, number))
+            job = self._jobs[number] = Job(number, worker, 0, 0, 0, job_seed(0, number), self._work.steps)
             self.pool.execute(Assign(job, self._points[number % 2], number % 2))
             given.append(number)
         return given
@@ -167,6 +186,8 @@ class Bench:
         for report in reports:
             if isinstance(report, Arrived):
                 self._check_bits(report)
+            elif isinstance(report, Left):
+                self._twins.forget(report.worker)
         self.reports += reports
         return reports
 
@@ -206,9 +227,15 @@ class Bench:
         job = self._jobs[report.job]
         if not report.checked and self.task.plan(job.worker, job.seed) not in (None, Fault.WAIT):
             return  # an invalid update, which the server refuses
-        expected = self.task.task.update(self._points[job.id % 2].copy(), job.worker, job.seed)
+        point = self._points[job.id % 2].copy()
+        expected = self._twins.compute(self.task.task, point, job.worker, job.seed, job.steps, job.batch)
         if np.asarray(report.update).tobytes() != expected.tobytes():
             raise BadEngine(f"the update of job {job.id} is not what the task computes at its point")
+        if self._work.keeps:
+            verdict = VERDICTS[job.id % len(VERDICTS)]
+            self._twins.settle(job.worker, bool(verdict))
+            if verdict is not None:
+                self.pool.used(report, verdict)
 
 
 def _short(report: Report) -> str:

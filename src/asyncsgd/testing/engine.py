@@ -21,6 +21,8 @@ __all__ = ["SCENARIOS", "Abilities", "BadEngine", "check_engine"]
 class _Scenario:
     play: Callable[[Setting], None]
     needs: tuple[str, ...] = ()
+    keeps_state: bool = False
+    """Whether the scenario is only for engines with ``keeps_state = True``."""
 
 
 _SCENARIOS = {
@@ -38,6 +40,9 @@ _SCENARIOS = {
     **{name: _Scenario(play, ("replaces",)) for name, play in training.WITH_KILLS.items()},
     **{name: _Scenario(play, ("times_out",)) for name, play in training.WITH_HANGS.items()},
     **{name: _Scenario(play, ("batches",)) for name, play in training.FOR_EPOCHS.items()},
+    "kept state": _Scenario(pool.kept_state, keeps_state=True),
+    **{name: _Scenario(play, keeps_state=True) for name, play in training.WITH_KEPT_STATE.items()},
+    **{name: _Scenario(play, ("replaces",), True) for name, play in training.WITH_KEPT_STATE_AND_KILLS.items()},
 }
 
 SCENARIOS = tuple(_SCENARIOS)
@@ -54,7 +59,8 @@ def check_engine(
     """Raise `BadEngine`, which names the scenario and the error, unless the engine keeps its contract.
 
     Some scenarios use the pool directly (order, cancelling, faults). The others train with every family of methods and
-    replay the run bit for bit. All of them check every report against the commands that the pool received.
+    replay the run bit for bit. All of them check every report against the commands that the pool received. An engine
+    with ``keeps_state = True`` also has to pass the scenarios in which workers keep state from job to job.
 
     Args:
         make_engine: A function that returns an `Engine`, given the number of workers (and ``job_timeout``, see
@@ -73,6 +79,8 @@ def check_engine(
         if name not in _SCENARIOS:
             raise BadParameter("only", name, "is not a scenario", f"pass one of {', '.join(SCENARIOS)}")
         scenario = _SCENARIOS[name]
+        if scenario.keeps_state and not make_engine(1).keeps_state:
+            continue
         if all(getattr(able, need) for need in scenario.needs):
             _play(name, scenario, make_engine, able, patience)
 

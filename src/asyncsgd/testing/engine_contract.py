@@ -28,7 +28,7 @@ class Ledger:
         self.queues: dict[int, list[int]] = {}  # worker -> its jobs in flight, in order
         self.worker: dict[int, int] = {}  # job -> its worker
         self.ended: dict[int, str] = {}  # job -> how it ended
-        self._held: list[tuple[int, Vector, int]] = []  # (job, update, checksum) that the last poll reported
+        self._held: dict[int, tuple[Vector, int]] = {}  # job -> (update, checksum) that the last poll reported
 
     @property
     def in_flight(self) -> list[int]:
@@ -59,11 +59,15 @@ class Ledger:
     # ------------------------------------------------------------------------------------------ from the pool
 
     def before_poll(self) -> None:
-        """Check that the updates of the last poll have not changed."""
-        for job, update, before in self._held:
-            if _sum(update) != before:
-                raise BadEngine(f"the update of job {job} was overwritten before the next poll")
-        self._held.clear()
+        """Check that the updates of the last poll have not changed, except those that `used` released."""
+        for job in tuple(self._held):
+            self.used(job)
+
+    def used(self, job: int) -> None:
+        """Check that this update has not changed since the poll that reported it; from now on it may."""
+        update, before = self._held.pop(job)
+        if _sum(update) != before:
+            raise BadEngine(f"the update of job {job} was overwritten before the next poll, or before it was used")
 
     def reported(self, reports: Sequence[Report]) -> None:
         """Check a list of reports, and record it."""
@@ -83,7 +87,7 @@ class Ledger:
                     self._check_first(job, report.worker)
                     self._check_update(report)
                     self._end(job, "arrived")
-                    self._held.append((job, update, _sum(update)))
+                    self._held[job] = update, _sum(update)
                 case Failed(job=job, worker=worker):
                     self._check_first(job, worker)
                     self._end(job, "failed")
@@ -169,6 +173,10 @@ class WatchedPool(WorkerPool):
         self.ledger.reported(reports)
         return reports
 
+    def used(self, report: Arrived, applied: bool) -> None:
+        self.ledger.used(report.job)
+        self._pool.used(report, applied)
+
     def retire(self, worker: int) -> None:
         self._pool.retire(worker)
         self.ledger.retire(worker)
@@ -199,8 +207,8 @@ class Watched(Engine):
         return self.inner.threads
 
     @property
-    def transport(self) -> str | None:
-        return self.inner.transport
+    def keeps_state(self) -> bool:  # type: ignore[override]
+        return self.inner.keeps_state
 
     def describe(self) -> dict[str, Any]:
         return self.inner.describe()

@@ -47,14 +47,17 @@ Plan: TypeAlias = Callable[[int, int], Fault | None]
 """A function (worker, seed of the job) -> fault or None. It must be picklable."""
 
 
-def job_seed(seed: int, job: int) -> int:
-    """Return the seed of a job in a run with this seed. A task recognises the job by it."""
-    return output(derive(seed, JOB), job)
+def job_seed(seed: int, job: int, step: int | None = None) -> int:
+    """Return the seed of a job, or of one of its local steps, in a run with this seed. A task recognises it by that."""
+    found = output(derive(seed, JOB), job)
+    return found if step is None else derive(found, step)
 
 
 @dataclass(frozen=True)
 class AtJobs:
     """Faults in the jobs with these numbers, in a run with this seed. A job that is assigned again has a new number.
+
+    ``step`` is the local step at which the fault happens, for a method with local steps; None: a job is one gradient.
 
     >>> AtJobs({3: Fault.KILL})(0, job_seed(0, 3))
     <Fault.KILL: 'kill'>
@@ -62,10 +65,11 @@ class AtJobs:
 
     faults: Mapping[int, Fault]
     seed: int = 0
+    step: int | None = None
 
     @cached_property
     def _by_seed(self) -> dict[int, Fault]:
-        return {job_seed(self.seed, job): fault for job, fault in self.faults.items()}
+        return {job_seed(self.seed, job, self.step): fault for job, fault in self.faults.items()}
 
     def __call__(self, worker: int, seed: int) -> Fault | None:
         return self._by_seed.get(seed)

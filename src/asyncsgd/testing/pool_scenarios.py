@@ -11,9 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncsgd.core.compression import BFloat16, Int4
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Arrived, Joined, Left
+from asyncsgd.core.work import Encoded, LocalSteps
 from asyncsgd.engines.base import Died, Failed, Report
+from asyncsgd.optimizers import adamw
 from asyncsgd.testing.bench import Bench, Bowl, Setting, WritingBowl
 from asyncsgd.testing.faults import Fault
 
@@ -164,6 +167,36 @@ def _is_about(report: Report, worker: int) -> bool:
         case Died(worker=other) | Left(worker=other):
             return other == worker
     return False
+
+
+def kept_state(setting: Setting) -> None:
+    """A worker computes with what its applied jobs left, whatever became of the others, and afresh after a death."""
+    work = Encoded(LocalSteps(3, 0.05, optimizer=adamw(), state="kept"), up=Int4(), down=BFloat16())
+    able = setting.abilities
+    faults = {3: Fault.RAISE, 6: Fault.NAN, 9: Fault.SHORT}
+    if able.other_processes:
+        faults[20] = Fault.WAIT
+    if able.replaces:
+        faults[23] = Fault.KILL
+    with setting.bench(2, faults, Bowl(300, np.float32), work) as bench:
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 8) + bench.give(1, 4) + bench.give(0, 8))
+        bench.give(0, 3)  # 20 runs, 21 and 22 wait
+        if able.other_processes:
+            bench.until_begun(20)
+        bench.cancel(21)
+        bench.cancel(20)
+        if able.other_processes:
+            _let_go(setting, bench, 20)
+        bench.until_ended([22])
+        bench.give(0, 3)  # 23 kills, 24 and 25 go with it
+        bench.until_ended([23, 24, 25])
+        bench.until_all_there()
+        bench.until_ended(bench.give(0, 5) + bench.give(1, 2))
+        for job, how in ((3, "failed"), (6, "rejected"), (9, "rejected"), (22, "arrived"), (30, "arrived")):
+            bench.expect(job, how)
+        for job in (20, 21):
+            bench.expect(job, "cancelled")
 
 
 def hung(setting: Setting) -> None:

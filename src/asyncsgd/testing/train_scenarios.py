@@ -44,7 +44,25 @@ METHODS: dict[str, Method] = {
 }
 """One method of every family."""
 
-CANCELLING = ("over_selection", "ringmaster")
+_ADAMW: dict[str, Any] = {"optimizer": optimizers.adamw(), "state": "kept"}
+KEPT: dict[str, Method] = {
+    "kept state": methods.async_sgd(1.0).local(3, 0.05, **_ADAMW),
+    "kept state and compression": methods.async_sgd(1.0).local(3, 0.05, **_ADAMW).compressed("int4", down="bfloat16"),
+    "federated_async_sgd, kept state and top_k": methods.federated_async_sgd(1.0, concurrency=8)
+    .local(2, 0.05, **_ADAMW)
+    .compressed("top_k"),
+    "delay_adaptive, dropping with kept state": methods.delay_adaptive(1.0, rule="drop", threshold=2)
+    .local(2, 0.05, **_ADAMW)
+    .compressed("int8"),
+    "over_selection, kept state": methods.fedavg(1.0, clients=2, ask=3).local(2, 0.05, **_ADAMW).compressed("int8"),
+    "ringmaster, kept state": methods.ringmaster(1.0, limit=2, stops=True).local(2, 0.05, **_ADAMW),
+    "rennala, compression": methods.rennala(0.1, batch=3).compressed("int4"),
+}
+"""Methods whose workers keep state from job to job, with every kind of dispatch."""
+
+CANCELLING = ("over_selection", "ringmaster", "over_selection, kept state", "ringmaster, kept state")
+
+ALL = METHODS | KEPT
 
 OUTCOMES: dict[Fault, Outcome] = {
     Fault.KILL: Outcome.LOST,
@@ -59,8 +77,8 @@ OUTCOMES: dict[Fault, Outcome] = {
 
 def with_method(name: str, setting: Setting) -> None:
     """The run applies all its updates, no job is lost or rejected, and the replay has the same bits."""
-    task = WritingBowl(300, np.float32) if list(METHODS).index(name) % 2 else Bowl(40)
-    run = _train(setting, METHODS[name], {}, task)
+    task = WritingBowl(300, np.float32) if list(ALL).index(name) % 2 else Bowl(40)
+    run = _train(setting, ALL[name], {}, task)
     counts = run.trace.counts
     if counts[Outcome.LOST] or counts[Outcome.REJECTED]:
         raise BadEngine(f"no fault happened, but the trace has lost or rejected jobs: {run.trace}")
@@ -71,7 +89,7 @@ def with_method(name: str, setting: Setting) -> None:
 def with_faults(name: str, faults: Mapping[int, Fault], setting: Setting) -> None:
     """The run applies all its updates in spite of faults, and uses no job with a fault."""
     options: dict[str, Any] = {"job_timeout": 2.0} if Fault.HANG in faults.values() else {}
-    run = _train(setting, METHODS[name], faults, Bowl(40), **options)
+    run = _train(setting, ALL[name], faults, Bowl(40), **options)
     outcome = run.trace.jobs.outcome
     used = [job for job in faults if Outcome(outcome[job]).arrived]
     if used:
@@ -109,7 +127,7 @@ def _train(
 ) -> TrainingRun:
     from asyncsgd.run import Limits, replay, train
 
-    faulty = setting.task(faults, task)
+    faulty = setting.task(faults, task, method.work.steps)
     directory = setting.folder / "run"
     engine = Watched.of(setting.make(WORKERS, **options))
     with faulty.armed():
@@ -162,6 +180,13 @@ WITH_RUBBISH: dict[str, Callable[[Setting], None]] = {
 }
 WITH_KILLS: dict[str, Callable[[Setting], None]] = {
     f"train with {name} and kills": partial(with_faults, name, {**RUBBISH, **KILLS}) for name in FAULTY
+}
+WITH_KEPT_STATE: dict[str, Callable[[Setting], None]] = {
+    **{f"train with {name}": partial(with_method, name) for name in KEPT},
+    **{f"train with {name} and rubbish": partial(with_faults, name, RUBBISH) for name in KEPT},
+}
+WITH_KEPT_STATE_AND_KILLS: dict[str, Callable[[Setting], None]] = {
+    f"train with {name} and kills": partial(with_faults, name, {**RUBBISH, **KILLS}) for name in KEPT
 }
 WITH_HANGS: dict[str, Callable[[Setting], None]] = {
     "train with federated_async_sgd and hangs": partial(with_faults, "federated_async_sgd", HANGS)

@@ -65,8 +65,9 @@ def covering(method: Method, *, heterogeneous: bool, changing: bool | None = Non
         return Reason("jobs of several local steps", "are not gradients")
     if method.transforms:
         return Reason(type(method.transforms[0]).__name__, "changes the updates")
-    if method.compression is not None:
-        return Reason(method.compression.code, "rounds the updates")
+    for code in (method.up, method.down):
+        if code is not None:
+            return Reason(code.name, "rounds what is sent")
     if not isinstance(method.aggregation, Each | Buffer):
         return Reason(type(method.aggregation).__name__, "uses old updates again")
     if not isinstance(method.optimizer, SGD | Momentum):

@@ -140,24 +140,28 @@ class Jobs:
         return f"job {self.job[row]} of worker {self.worker[row]} ({outcome})"
 
 
-def batches_before(workers: NDArray[Any], steps: int, counted: str) -> Ints:
-    """Return ``batch`` of jobs that have ``steps`` mini-batches each, given their workers in order of assignment.
+def batches_before(workers: NDArray[Any], steps: int | Ints, counted: str) -> Ints:
+    """Return ``batch`` of jobs, given their workers in order of assignment, and their steps: one number, or one each.
 
     ``counted`` is "all" or "worker", as for `asyncsgd.core.server.Server`.
 
     >>> batches_before(np.array([0, 1, 0, 0, 1]), 2, "all"), batches_before(np.array([0, 1, 0, 0, 1]), 2, "worker")
     (array([0, 2, 4, 6, 8]), array([0, 0, 2, 4, 2]))
+    >>> batches_before(np.array([0, 1, 0, 0, 1]), np.array([5, 2, 5, 5, 2]), "worker")
+    array([ 0,  0,  5, 10,  2])
     """
-    jobs: Ints = np.arange(len(workers), dtype=np.int64)
-    if counted == "worker":
-        small = len(workers) > 0 and workers.min() >= 0 and workers.max() < 1 << 16
-        # NumPy sorts 16-bit numbers by their digits, ten times as fast as longer ones.
-        order = np.argsort(workers.astype(np.uint16) if small else workers, kind="stable")
-        ordered, ranks = workers[order], np.empty_like(jobs)
-        first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
-        ranks[order] = jobs - np.repeat(first, np.diff(np.r_[first, len(ordered)]))
-        jobs = ranks
-    return jobs * steps
+    each: Ints = np.broadcast_to(np.asarray(steps, np.int64), workers.shape)
+    if counted != "worker":
+        return np.cumsum(each) - each
+    small = len(workers) > 0 and workers.min() >= 0 and workers.max() < 1 << 16
+    # NumPy sorts 16-bit numbers by their digits, ten times as fast as longer ones.
+    order = np.argsort(workers.astype(np.uint16) if small else workers, kind="stable")
+    ordered, own = workers[order], each[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]][: len(ordered)])
+    total = np.cumsum(own) - own
+    before: Ints = np.empty(len(workers), np.int64)
+    before[order] = total - np.repeat(total[first], np.diff(np.r_[first, len(ordered)]))
+    return before
 
 
 def active(jobs: Jobs, iterations: int) -> Ints:

@@ -20,9 +20,9 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.update import Update
-from asyncsgd.core.validate import check_model, check_update
+from asyncsgd.core.validate import check_model
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.work import compute_job
+from asyncsgd.core.worker import Workers
 from asyncsgd.trace.columns import Floats, Ints
 
 
@@ -52,13 +52,18 @@ class Arrivals:
     """The number of mini-batches of the job."""
     batch: Ints
     """The number of the first of them."""
+    examples: Ints | None = None
+    """The number of rows that the job used, -1 if unknown; None if all are unknown."""
 
     def __len__(self) -> int:
         return len(self.job)
 
     def first(self, iterations: int) -> Arrivals:
         """Return the first ``iterations`` arrivals alone, as if the run had ended there."""
-        return Arrivals(*(getattr(self, column.name)[:iterations] for column in fields(self)))
+        columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        for name, column in columns.items():
+            columns[name] = None if column is None else column[:iterations]
+        return Arrivals(**columns)
 
     @cached_property
     def delay(self) -> Ints:
@@ -101,8 +106,8 @@ class Surroundings:
     """A function called with every arrival and its update before the update is used; it returns True to stop there."""
     present: Callable[[int], Collection[int]] | None = None
     """The workers present at an iteration."""
-    carry: Callable[[int, int, Vector], Vector] | None = None
-    """A function from (iteration, worker, update) to the update that reached the server, if updates are rounded."""
+    afresh: Callable[[int], Collection[int | None]] | None = None
+    """The workers whose state starts afresh before this arrival, with None for all; it is asked for every arrival."""
     noise: Mapping[int, int] | None = None
     """Seeds of noise, by the iteration at which each was first used."""
     factors: Mapping[int, Sequence[float]] | None = None
@@ -119,6 +124,16 @@ class Replayed(NamedTuple):
     """The step that each arrival got."""
     diverged: int | None
     """The iteration whose update was not finite, or None."""
+    workers: Workers
+    """What the workers keep from job to job."""
+
+
+def workers_of(method: Method, x: Vector) -> Workers:
+    """Return what all workers of a run keep, computed in compiled code; ``x`` is the model that the run starts from."""
+    from asyncsgd.compiled.compression import fast  # here, because a reader of traces does not need numba
+    from asyncsgd.compiled.kernels import CompiledKernels
+
+    return Workers(method.job, x, CompiledKernels(1), fast)
 
 
 def replay_core(
@@ -144,6 +159,7 @@ def replay_core(
     start = task.initial()
     check_model(start)
     update = Update(method, start, derive(seed))
+    workers = workers_of(method, start)
     seeds = derive(seed, JOB)
     total = len(arrivals)
     steps, weights, version = np.zeros(total), np.zeros(total), np.zeros(total + 1, np.int64)
@@ -177,26 +193,28 @@ def replay_core(
             x=update.points.current,
             point=point,
             present=None if around.present is None else around.present(t),
+            steps=int(arrivals.steps[t]),
+            examples=None if arrivals.examples is None or arrivals.examples[t] < 0 else int(arrivals.examples[t]),
         )
+        if around.afresh is not None:
+            for gone in around.afresh(t):
+                workers.forget(gone)
         try:
-            work = output(seeds, job), int(arrivals.steps[t]), int(arrivals.batch[t])
-            g = compute_job(method.work, task, point, worker, *work)
-            check_update(g, update.points.current, worker, job)
+            g = workers.compute(task, point, worker, output(seeds, job), arrival.steps, int(arrivals.batch[t]))
         except NotFinite:
             diverged = t
             break
-        if around.carry is not None:
-            g = around.carry(t, worker, g)
         if around.watch is not None and around.watch(arrival, g):
             break
         before = update.version
         # A plain float: with a NumPy float64, arithmetic on a float32 model would run in float64.
         weight = update.weigh(arrival)
         weights[t] = weight
-        _, steps[t] = update.apply(arrival, g, weight)
+        outcome, steps[t] = update.apply(arrival, g, weight)
+        workers.settle(worker, outcome is Outcome.APPLIED)
         update.points.give_back(slot)
         version[t + 1] = update.version
         flush[t] = update.version != before
         if after is not None and after(t + 1, update):
             break
-    return Replayed(update, Weighed(weights, version, flush), steps, diverged)
+    return Replayed(update, Weighed(weights, version, flush), steps, diverged, workers)

@@ -250,16 +250,21 @@ class Trace:
 
     def arrivals(self) -> Arrivals:
         """Return the arrivals that a replay follows."""
-        work = self.jobs.steps[self.job], self.jobs.batch[self.job]
+        work = self.jobs.steps[self.job], self.jobs.batch[self.job], self.jobs.examples[self.job]
         return Arrivals(
             self.job, self.worker, self.assigned_iteration, self.time, self.concurrency, self.workers, *work
         )
 
-    def with_batches(self, steps: int, counted: str) -> Trace:
-        """Return the same jobs with ``steps`` mini-batches each, counted over all workers or for each worker."""
+    def with_batches(self, steps: int | Ints, counted: str) -> Trace:
+        """Return the same jobs with other numbers of mini-batches, counted over all workers or for each worker.
+
+        Args:
+            steps: The number of mini-batches of every job, or one number per job.
+            counted: "all" or "worker", as for `asyncsgd.core.server.Server`.
+        """
         columns = {name: getattr(self.jobs, name) for name in DTYPES}
-        columns["steps"] = np.full(len(self), steps, np.int64)
-        columns["batch"] = batches_before(columns["worker"], steps, counted)
+        columns["steps"] = np.array(np.broadcast_to(np.asarray(steps, np.int64), (len(self),)))
+        columns["batch"] = batches_before(columns["worker"], columns["steps"], counted)
         return replace(self, jobs=Jobs(**columns))
 
     def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:

@@ -87,7 +87,7 @@ class Twin:
         self.dispatch.ended(self.jobs[job].worker, False)
         self._hand_out(self.t)
 
-    def arrived(self, job, g):
+    def arrived(self, job, g, examples=None):
         self._begin()
         g = [self.number(value) for value in g]
         record = self.jobs[job]
@@ -105,6 +105,8 @@ class Twin:
             version=self.version,
             assigned_version=record.version,
             point=list(record.point),
+            steps=record.steps,
+            examples=examples,
         )
         self.flight.remove(job)
         self.t += 1

@@ -1,12 +1,14 @@
 """Run a server and its twin side by side along a script of small integers, and compare after every event."""
 
 import numpy as np
-from core.twins.work import local_steps
+from core.twins.work import local_adam, local_steps
 
 from asyncsgd.core.events import Arrived, Assign, Changed, Drain, Joined, Left, Lost, Outcome
+from asyncsgd.core.kernels import Kernels
+from asyncsgd.core.optimizers import Adam
 from asyncsgd.core.random import below, derive
 from asyncsgd.core.server import Server
-from asyncsgd.core.work import LocalSteps
+from asyncsgd.core.work import LocalSteps, Tools
 from asyncsgd.run.checkpoints import pack, unpack
 
 MOST_WORKERS = 9
@@ -60,7 +62,8 @@ def side_by_side(method, make_twin, script, *, start, dim=3, seed=0, dtype=np.fl
             _both(server, twin, Changed((0.5, 2.0, 0.3, 1.7)[value % 4]))
         elif heads:
             job = heads[which % len(heads)]
-            _both(server, twin, Arrived(job, _update(server, twin, job, value, dtype, large)))
+            examples = (None, value % 50, value % 7)[value % 3]
+            _both(server, twin, Arrived(job, _update(server, twin, job, value, dtype, large), examples=examples))
     return server, twin
 
 
@@ -85,10 +88,14 @@ def _update(server, twin, job, value, dtype, large):
     work, record = server.method.work, twin.jobs[job]
     if not isinstance(work, LocalSteps):
         return np.array(vector(value, len(twin.x), large), dtype=dtype)
-    update = work.compute(pull, server.point(job), record.worker, record.seed)
-    naive = local_steps(
-        pull, record.point, record.worker, record.seed, work.steps, work.stepsize, work.scaled, work.proximal
-    )
+    tools = Tools(work.memory(server.x), Kernels())
+    counts = (record.steps, record.batch)
+    update = work.compute(pull, server.point(job), record.worker, record.seed, counts, tools)
+    job_of = (pull, record.point, record.worker, record.seed, record.steps, work.stepsize)
+    if isinstance(work.optimizer, Adam):
+        naive = local_adam(*job_of, work.optimizer.weight_decay)
+    else:
+        naive = local_steps(*job_of, work.scaled, work.proximal)
     assert_same(update, naive, "the update of the local steps")
     return update
 
@@ -109,7 +116,7 @@ def _both(server, twin, event):
             twin.drain(event.after)
         case Arrived():
             assert event.update.tobytes() == sent.tobytes(), "the server wrote into the worker's update"
-            twin.arrived(event.job, sent.tolist())
+            twin.arrived(event.job, sent.tolist(), event.examples)
     equal("commands", [told(command) for command in reply.commands], [twin_told(command) for command in twin.commands])
     for command, (_, job) in zip(reply.commands, twin.commands, strict=True):
         if isinstance(command, Assign):

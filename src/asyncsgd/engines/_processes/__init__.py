@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import ClassVar
 
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.validate import count, positive
@@ -31,6 +32,7 @@ class Processes(Engine):
     start_timeout: float = 120.0
     slowdown: tuple[float, ...] = ()
     min_seconds: tuple[float, ...] = ()
+    keeps_state: ClassVar[bool] = True
 
     @property
     def threads(self) -> int:
@@ -81,12 +83,12 @@ def processes(
             are any and the task has that method, else the CPU. The server evaluates on the CPU.
         threads: CPU threads per worker. Default: an equal share of the processors.
         job_timeout: Seconds after which the engine gives up a job, and kills and replaces its worker. Default: 20 times
-            the longest job so far, and at least 5 minutes.
+            the longest job so far, and at least 5 minutes; 5 minutes per local step until a first update has arrived.
         start_timeout: Seconds that the workers may take to load the task.
         slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
             ``{worker: factor}``.
-        min_seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per
-            worker or ``{worker: seconds}``.
+        min_seconds: Artificial delay for experiments: the least number of seconds that a mini-batch takes, one number
+            per worker or ``{worker: seconds}``. A job of 50 local steps takes at least 50 times as long.
 
     >>> processes(4, slowdown={3: 10}).slowdown
     (1.0, 1.0, 1.0, 10.0)

@@ -29,22 +29,22 @@ from asyncsgd.tasks.check import why_not_sent
 class ForkClient:
     """A fork server that has loaded the task, and the socket to it."""
 
-    def __init__(self, task: Task, work: Work, timeout: float) -> None:
+    def __init__(self, task: Task, work: Work, dtype: str, timeout: float) -> None:
         self._timeout = timeout
         self._package = anonymous_file("asyncsgd-task")  # the pickled task; -1 once closed
         try:
-            self._pack(task, work)
+            self._pack(task, work, dtype)
         except BaseException:
             os.close(self._package)
             raise
         self._start()
 
-    def _pack(self, task: Task, work: Work) -> None:
+    def _pack(self, task: Task, work: Work, dtype: str) -> None:
         import cloudpickle
 
         with os.fdopen(os.dup(self._package), "wb") as file:
             try:
-                cloudpickle.dump((task, work), file)
+                cloudpickle.dump((task, work, dtype), file)
             except Exception as error:
                 raise UsageError(
                     f"the task cannot be sent to worker processes ({why_not_sent(task, error)}); keep "

@@ -38,7 +38,7 @@ from typing import Any
 from asyncsgd.engines._processes.shared_memory import Shared
 from asyncsgd.engines._processes.worker import WorkerSetup, serve
 from asyncsgd.engines.base import limited
-from asyncsgd.engines.job import JobRules
+from asyncsgd.engines.job import JobRules, load_compiled
 
 PR_SET_PDEATHSIG = 1
 
@@ -120,7 +120,8 @@ class ForkServer:
             # One thread: a fork copies only the thread that calls it, so a library's other threads would be missing.
             with os.fdopen(package, "rb") as file, limited(1):
                 file.seek(0)
-                self._task, self._work = cloudpickle.load(file)
+                self._task, self._work, dtype = cloudpickle.load(file)
+                load_compiled(self._work, dtype)  # once here, not at the first job of every worker
         except BaseException:
             self._answer(error=traceback.format_exc())
             return

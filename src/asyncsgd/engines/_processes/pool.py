@@ -95,7 +95,10 @@ class ProcessPool(WorkerPool):
         self._engine = engine
         self._devices = engine.devices_for(task)  # raises before anything is started
         self._handles = [WorkerHandle(number) for number in range(engine.workers)]
-        rules = Rules(job_timeout=engine.job_timeout, start_timeout=engine.start_timeout, ahead=AHEAD)
+        # A worker that keeps state needs the verdict on its last job before it begins the next one.
+        self._keeps = work.keeps
+        ahead = 1 if work.keeps else AHEAD
+        rules = Rules(engine.job_timeout, engine.start_timeout, ahead, steps=work.steps)
         self._life = Lifecycle(engine.workers, rules, time.monotonic())
         self._count = example_counter(task, work)
         self._check_at = 0.0
@@ -109,7 +112,7 @@ class ProcessPool(WorkerPool):
         # The server applies updates with one thread, so that the workers have the other processors.
         self._threads.enter_context(limited(1))
         try:
-            self._forks = ForkClient(task, work, engine.start_timeout)
+            self._forks = ForkClient(task, work, x.dtype.name, engine.start_timeout)
             self._poller = select.poll()
             self._poller.register(self._outbox, select.POLLIN)
             self._poller.register(self._forks.descriptor, select.POLLIN)
@@ -162,8 +165,10 @@ class ProcessPool(WorkerPool):
                     self._read_forks()
             now = time.monotonic()
 
-    def used(self, report: Arrived) -> None:
+    def used(self, report: Arrived, applied: bool) -> None:
         handle = self._handles[cast(int, report.worker)]
+        if self._keeps:
+            self._life.judged(handle.number, report.job, applied)  # before the next job is sent
         place = handle.unused.pop(report.job, None)
         if place is not None:
             handle.free.append(place)
@@ -191,11 +196,11 @@ class ProcessPool(WorkerPool):
     def _send(self, handle: WorkerHandle) -> None:
         while handle.free and (assign := self._life.peek(handle.number)) is not None:
             job, place = assign.job, handle.free.pop()
-            self._life.sent(handle.number, place, time.monotonic())
+            used = self._life.sent(handle.number, place, time.monotonic())
             if self._count is not None:
                 handle.examples[job.id] = self._count(job)
             try:
-                os.write(handle.inbox, JOB.pack(job.id, job.seed, job.steps, job.batch, assign.slot, place))
+                os.write(handle.inbox, JOB.pack(job.id, job.seed, job.steps, job.batch, assign.slot, place, used))
             except BrokenPipeError:
                 return  # the worker died: the fork server is about to report it, and the job is dropped then
 

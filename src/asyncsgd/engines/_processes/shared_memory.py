@@ -23,9 +23,9 @@ from asyncsgd.core.errors import EngineError
 
 # Messages between server and workers: structs of fixed length, which a pipe writes in one piece (up to 4096 bytes).
 
-JOB = Struct("<qQqqii")
+JOB = Struct("<qQqqii?")
 """Server to worker: job, seed, mini-batches of the job and before it, slot of the point, place of the update, of its
-note and of its `Shared.cancelled`."""
+note and of its `Shared.cancelled`, and whether the server applied the update of the worker's last job."""
 
 REPORT = Struct("<iiqd")
 """Worker to server, one pipe for all workers: `asyncsgd.engines.job.Kind`, worker, job, seconds of computing."""

@@ -81,6 +81,7 @@ def serve(place: WorkerSetup, task: Any, work: Work) -> None:
     run = StoppableRunner(task, work, place)
     signal.signal(signal.SIGUSR1, run.stop)
     receive = _receiver(place.inbox)
+    run.state(shared.updates[place.note])
     # This process owns its device: the fork server never opened it, as a GPU cannot be used on both sides of a fork.
     if problem := tell(task, place.device):
         write_note(shared.notes[place.note], problem)
@@ -88,7 +89,8 @@ def serve(place: WorkerSetup, task: Any, work: Work) -> None:
         return
     _report(place, Kind.READY, -1, 0.0)
     while message := receive():
-        job, seed, steps, batch, slot, target = JOB.unpack(message)
+        job, seed, steps, batch, slot, target, used = JOB.unpack(message)
+        run.settle(used)  # no job is being computed here, so a late signal has no effect
         run.begin(job, target)
         kind, text, seconds = run(shared.points[slot], seed, shared.updates[target], steps, batch)
         if kind is Kind.REJECTED or kind is Kind.FAILED:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool, per_worker
-from asyncsgd.engines.compression import check_transport
 from asyncsgd.engines.devices import CPU, check_task
 from asyncsgd.tasks.base import Task
 
@@ -90,7 +89,7 @@ class Ray(Engine):
     min_seconds: tuple[float, ...] = ()
     logs: bool = False
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
-    transport: str | None = None
+    keeps_state: ClassVar[bool] = True
     shared_memory: bool = True
     """Whether workers on this machine share memory with the server. Tests and benchmarks set it to False, so that these
     workers use the object store, as workers on other machines do."""
@@ -121,10 +120,6 @@ class Ray(Engine):
             if group.num_gpus:
                 check_task(task, "num_gpus", group.num_gpus)
         return RayPool(self, task, work, x)
-
-    def encoding(self, code: str) -> Ray:
-        check_transport(code)
-        return replace(self, transport=code)
 
     @property
     def _working_dir(self) -> str | None:
@@ -166,13 +161,13 @@ def ray(
             connected to, or else a Ray that is started for this run only, on loopback and without a dashboard.
         at_least: Start once this many workers are ready; the others join later. Default: all workers.
         job_timeout: Seconds after which the engine gives up a job and replaces its worker. Default: 20 times the
-            longest job so far, and at least 5 minutes.
+            longest job so far, and at least 5 minutes; 5 minutes per local step until a first update has arrived.
         start_timeout: Seconds to wait for ``at_least`` workers to be ready, for a worker to load the task, and for any
             worker to come back if all are gone, before the run stops.
         slowdown: Artificial delay for experiments: the factor by which each job takes longer, one number per worker or
             ``{worker: factor}``.
-        min_seconds: Artificial delay for experiments: the least number of seconds that a job takes, one number per
-            worker or ``{worker: seconds}``.
+        min_seconds: Artificial delay for experiments: the least number of seconds that a mini-batch takes, one number
+            per worker or ``{worker: seconds}``. A job of 50 local steps takes at least 50 times as long.
         logs: Whether Ray shows on this terminal what workers print.
         runtime_env: What Ray prepares for the workers: ``{"working_dir": ".", "pip": [...]}``.
 

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncsgd.compiled.compression import fast
+from asyncsgd.core.compression import Compression
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._ray.handle import Call, WorkerHandle
 from asyncsgd.engines._ray.vector_store import VectorStore
 from asyncsgd.engines.base import Failed, Rejected, Report
-from asyncsgd.engines.compression import Parcel, Unpacking
 from asyncsgd.engines.job import Kind
 from asyncsgd.engines.lifecycle import Lifecycle
 
@@ -37,16 +38,16 @@ class CallQueue:
         self,
         store: VectorStore,
         life: Lifecycle,
-        transport: str | None,
+        up: Compression | None,
         count: Callable[[Job], int | None] | None = None,
     ) -> None:
         self._store, self._life, self._count = store, life, count
-        self._unpacking = None if transport is None else Unpacking(transport)
+        self._code = None if up is None else fast(up)
         self._reserved: dict[int, tuple[int, int]] = {}  # job that the server waits for -> worker, slot of its point
         self._calls: dict[Any, Call] = {}  # reference -> call, oldest first
         self._taken: list[Call] = []  # calls whose updates the last poll reported
         self._held_back: dict[WorkerHandle, None] = {}  # workers whose jobs wait for room in the store, in turn
-        self._buffers: list[Vector] = []  # memory for updates that arrive in 16 bits
+        self._buffers: list[Vector] = []  # memory for updates that arrive encoded
 
     def open(self, ray: Any) -> None:
         """Use this Ray, once the cluster is connected."""
@@ -190,7 +191,7 @@ class CallQueue:
         if wanted and kind == Kind.DONE:
             self._taken.append(call)
             handle.unused.append(call.place)
-            update = self._store.updates[call.place] if handle.shares else self._unpacked(answer)
+            update = self._store.updates[call.place] if handle.shares else self._decoded(answer)
             return Arrived(call.job, update, handle.number, call.examples, seconds, checked=True)
         self._store.used(call)
         handle.free.append(call.place)
@@ -202,14 +203,14 @@ class CallQueue:
             return Lost(call.job)
         return (Rejected if kind == Kind.REJECTED else Failed)(call.job, handle.number, answer)
 
-    def _unpacked(self, answer: Any) -> Vector:
-        if self._unpacking is None:
+    def _decoded(self, answer: Any) -> Vector:
+        if self._code is None:
             update: Vector = answer
             return update
         used = len(self._taken)  # including this update
         if len(self._buffers) < used:
             self._buffers.append(np.empty(self._store.n, self._store.dtype))
-        self._unpacking(Parcel(*answer), self._buffers[used - 1])
+        self._code.decode(answer, self._buffers[used - 1])
         return self._buffers[used - 1]
 
     def close(self) -> None:

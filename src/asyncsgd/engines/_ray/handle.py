@@ -73,8 +73,9 @@ def _named(numbers: list[int]) -> str:
 
 
 AHEAD = 2
-"""Jobs that a worker may hold at once: it computes one while the point of the next is on its way. With error feedback a
-worker holds one job, as each job then depends on the outcome of the job before."""
+"""Places of a worker for its updates, and jobs that it may hold at once: it computes one while the point of the next is
+on its way. A worker that keeps state holds one job, as each job then depends on the verdict on the job before. Its
+second place lets that job begin while the server still reads the last update."""
 
 
 @dataclass(eq=False)
@@ -96,14 +97,14 @@ class Call:
 class WorkerHandle:
     """One worker: its actor, its open calls and its places for updates. Only the pool and its call queue change it."""
 
-    def __init__(self, number: int, group: Group, ahead: int) -> None:
+    def __init__(self, number: int, group: Group) -> None:
         self.number, self.group = number, group
         self.actor: Any = None
         self.compute: Any = None  # the actor's method, looked up once
         self.node = ""  # the node where Ray placed the actor
         self.shares = False  # whether it shares memory with the server
         self.calls: dict[Any, Call] = {}  # reference -> call, in order
-        self._ahead, self._lives = ahead, 0
+        self._lives = 0
         self.free = list(self.places)
         self.unused: list[int] = []  # places of the updates that the last poll reported
 
@@ -116,7 +117,7 @@ class WorkerHandle:
         died too.
         """
         first = AHEAD * (2 * self.number + self._lives % 2)
-        return range(first, first + self._ahead)
+        return range(first, first + AHEAD)
 
     def forget(self) -> None:
         """Forget the dead process, its calls and its jobs, and switch to the other set of places.

@@ -19,12 +19,12 @@ import os
 import sys
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from asyncsgd.core.errors import BadParameter, EngineError, UsageError
-from asyncsgd.core.events import Assign, Command
+from asyncsgd.core.events import Arrived, Assign, Command
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.engines._ray import Ray
@@ -49,8 +49,10 @@ class RayPool(WorkerPool):
     def __init__(self, engine: Ray, task: Task, work: Work, x: Vector) -> None:
         self._engine = engine
         self._n, self.dtype = x.shape[0], x.dtype
-        ahead = AHEAD if engine.transport is None else 1
-        self._handles = [WorkerHandle(number, group, ahead) for number, group in enumerate(engine.group)]
+        # A worker that keeps state needs the verdict on its last job before it begins the next one.
+        self._keeps = work.keeps
+        ahead = 1 if work.keeps else AHEAD
+        self._handles = [WorkerHandle(number, group) for number, group in enumerate(engine.group)]
         rules = Rules(
             job_timeout=engine.job_timeout,
             start_timeout=engine.start_timeout,
@@ -58,19 +60,20 @@ class RayPool(WorkerPool):
             continue_without=True,
             backoff=True,  # after a second death the node may be dying, which Ray notices later
             silence=SILENCE,
+            steps=work.steps,
         )
         self._life = Lifecycle(engine.workers, rules, time.monotonic())
         self._check_at = 0.0
         self._closed = False
         self._cluster: Cluster | None = None
         package = _pack(task, work)
-        self._store = VectorStore(self._n, x.dtype, halved=engine.transport is not None)
-        self._queue = CallQueue(self._store, self._life, engine.transport, example_counter(task, work))
+        self._store = VectorStore(self._n, x.dtype, work)
+        self._queue = CallQueue(self._store, self._life, getattr(work, "up", None), example_counter(task, work))
         self._threads = ExitStack()
         # The server applies updates with one thread, so that workers on this machine have the other processors.
         self._threads.enter_context(limited(1))
         try:
-            self._cluster = Cluster(engine, vectors=(2 * ahead * engine.workers + 2) * x.nbytes)
+            self._cluster = Cluster(engine, vectors=((ahead + 2) * engine.workers + 2) * x.nbytes)
             ray = self._ray = self._cluster.ray
             self._queue.open(ray)
             self._store.open(ray, self._cluster.store)
@@ -109,6 +112,12 @@ class RayPool(WorkerPool):
             if self._life.pending or now >= deadline:
                 return self._life.take()
             wait = max(0.0, min(deadline, self._check_at) - now)
+
+    def used(self, report: Arrived, applied: bool) -> None:
+        if self._keeps:  # else the worker holds its next job already
+            handle = self._handles[cast(int, report.worker)]
+            self._life.judged(handle.number, report.job, applied)
+            self._queue.send(handle)  # to its other place: the update stays valid until the next poll
 
     def retire(self, worker: int) -> None:
         self._life.dismiss(worker)
@@ -157,7 +166,6 @@ class RayPool(WorkerPool):
             n=self._n,
             dtype=self.dtype.name,
             threads=handle.group.threads_each,
-            transport=engine.transport,
             slowdown=engine.slowdown[number] if engine.slowdown else 1.0,
             min_seconds=engine.min_seconds[number] if engine.min_seconds else 0.0,
             device=handle.group.device,

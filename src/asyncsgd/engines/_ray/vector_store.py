@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from asyncsgd.compiled.compression import fast
+from asyncsgd.core.compression import Message
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Assign
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import Encoded, Work
 from asyncsgd.engines._processes.shared_memory import Slots
 from asyncsgd.engines._ray.handle import Call, WorkerHandle
 from asyncsgd.engines._ray.worker import KEY
@@ -41,10 +44,14 @@ class Version:
 class VectorStore:
     """The server's points and updates in shared memory, and the versions in the object store."""
 
-    def __init__(self, n: int, dtype: DTypeLike, *, halved: bool) -> None:
+    def __init__(self, n: int, dtype: DTypeLike, work: Work) -> None:
         self.n, self.dtype = n, np.dtype(dtype)
         self._bytes = n * self.dtype.itemsize
-        self._update = 0.5 if halved else 1.0
+        up, down = (work.up, work.down) if isinstance(work, Encoded) else (None, None)
+        self._encoding = None if down is None else fast(down)
+        # Room is counted in bytes, as integers: an encoded vector takes less of it, and what is freed adds up to 0.
+        self._point = self._bytes if down is None else down.size(n, self.dtype)
+        self._update = self._bytes if up is None else up.size(n, self.dtype)
         self.points = Slots.new("asyncsgd-points", n, self.dtype)
         self.updates = Slots.new("asyncsgd-updates", n, self.dtype)
         self._key = Slots.new("asyncsgd-key", KEY, np.uint8)
@@ -53,12 +60,17 @@ class VectorStore:
         self._readers: dict[int, int] = {}  # slot -> jobs that the server waits for
         self._versions: dict[int, Version] = {}  # slot -> its version in the object store
         self._newest = -1  # slot of the version assigned last: more of its jobs may come
-        self._held = 0.0  # vectors in the object store, or about to be
-        self._room = 0.0  # vectors that the object store can hold
+        self._held = 0  # bytes of vectors in the object store, or about to be
+        self._room = 0.0  # bytes of vectors that the object store can hold
 
     def open(self, ray: Any, store_bytes: float) -> None:
         """Use this Ray, whose object store has room for ``store_bytes`` of vectors."""
-        self._ray, self._room, self._store_bytes = ray, store_bytes / self._bytes, store_bytes
+        self._ray, self._room = ray, store_bytes
+
+    @property
+    def held(self) -> float:
+        """The room in use in the object store, in vectors of the model."""
+        return self._held / self._bytes
 
     def allocate(self) -> Vector:
         """Return the next buffer for a point."""
@@ -97,16 +109,16 @@ class VectorStore:
     def pack(self, assign: Assign, handle: WorkerHandle, call: Call) -> Any:
         """Return what to send as the point: a slot, a vector or a reference. None: the store is full, try later."""
         if not self.needs_store(handle):
-            return assign.slot if handle.shares else assign.point
+            return assign.slot if handle.shares else self._encoded(assign.point)
         version = self._versions.get(assign.slot)
-        wanted = self._update + (1.0 if version is None else 0.0)
+        wanted = self._update + (self._point if version is None else 0)
         if self._held + wanted > self._room:
             self._forget_unread(self._newest)
         if self._held and self._held + wanted > self._room:
             return None
         if version is None:
             version = self._versions[assign.slot] = Version(assign.job.version, self._put(assign.point))
-            self._held += 1.0
+            self._held += self._point
         version.users += 1
         self._held += self._update
         call.version = version
@@ -137,16 +149,20 @@ class VectorStore:
         version.users -= 1
         if not version.users:
             version.reference = None
-            self._held -= 1.0
+            self._held -= self._point
 
     def _put(self, point: Vector) -> Any:
-        if self._room < 1.0 + self._update:
+        if self._room < self._point + self._update:
             raise EngineError(
-                f"the object store of the server's node has room for {self._store_bytes / 2**20:.0f} MiB of vectors, "
-                f"but one point of this model has {self._bytes / 2**20:.0f}; start Ray with a larger "
+                f"the object store of the server's node has room for {self._room / 2**20:.0f} MiB of vectors, "
+                f"but one point of this model has {self._point / 2**20:.0f}; start Ray with a larger "
                 "--object-store-memory"
             )
-        return self._ray.put(point)
+        return self._ray.put(self._encoded(point))
+
+    def _encoded(self, point: Vector) -> Vector | Message:
+        """Return a point as it is sent: the vector, or the message that carries it."""
+        return point if self._encoding is None else self._encoding.encode(point).copy()
 
     def close(self) -> None:
         """Drop all versions, and close the shared memory."""

@@ -17,9 +17,8 @@ import numpy as np
 
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._processes.shared_memory import Slots
-from asyncsgd.engines.compression import Rounding, Unpacking
 from asyncsgd.engines.devices import CPU, tell
-from asyncsgd.engines.job import JobRules, JobRunner
+from asyncsgd.engines.job import JobRules, JobRunner, load_compiled
 
 KEY = 16
 """Length in bytes of the random key by which a worker recognises the server's memory."""
@@ -33,7 +32,6 @@ class WorkerConfig:
     n: int
     dtype: str
     threads: int
-    transport: str | None
     slowdown: float
     min_seconds: float
     device: str
@@ -79,6 +77,8 @@ class Worker:
             return Loaded(error=problem) if config.device == CPU else Loaded(no_device=problem)
         self._run = ActorRunner(task, work, config)
         self._like: Vector = np.empty(config.n, config.dtype)
+        load_compiled(work, config.dtype)
+        self._run.state(self._like)
         return Loaded(shares=self._attach())
 
     def _attach(self) -> bool:
@@ -116,43 +116,29 @@ class Worker:
 
         ``work`` is the job's seed, its number of mini-batches, and the number of those before it. ``point`` is a
         vector, or a slot of the server's memory; the update then goes to ``place`` in that memory.
-        ``used`` says whether the server used the previous update, which error feedback needs.
+        A vector of bytes is an encoded point. ``used`` says whether the server applied the previous update, which a
+        worker that keeps state needs to know.
         """
         seed, steps, batch = work
         shares = isinstance(point, int)
         out: Vector = self._updates[place] if shares else self._like
         x: Vector = self._points[point] if isinstance(point, int) else point
-        self._run.begin(shares=shares, used=used)
+        self._run.settle(used)
+        self._run.shares = shares
         kind, value, seconds = self._run(x, seed, out, steps, batch)
         return int(kind), value, seconds
 
 
 class ActorRunner(JobRunner):
-    """Computes jobs. Writes an update to the server's memory, or returns it with the answer, in 16 bits if asked."""
+    """Computes jobs. Writes an update to the server's memory, or returns it with the answer, encoded if asked."""
 
     def __init__(self, task: Any, work: Any, config: WorkerConfig) -> None:
         super().__init__(task, work, config.worker, JobRules(config.threads, config.slowdown, config.min_seconds))
-        self._rounding: Rounding | None = None
-        if config.transport is not None:
-            self._rounding = Rounding(config.transport, config.n, config.dtype)
-            self._unpacking = Unpacking(config.transport)
-
-    def begin(self, *, shares: bool, used: bool) -> None:
-        """Set whether the next update goes to shared memory, and whether the server used the previous update.
-
-        The rounding error stays in this process. If the server used the previous update, the error of rounding it is
-        added to the next one. Otherwise the older error stays.
-        """
-        self._shares = shares
-        if self._rounding is not None:
-            self._rounding.settle(used=used)
+        self.shares = False
+        """Whether the next update goes to shared memory."""
 
     def deliver(self, update: Vector, out: Vector) -> Any:
-        parcel = None if self._rounding is None else self._rounding.pack(update)
-        if not self._shares:
-            return update if parcel is None else tuple(parcel)
-        if parcel is not None:
-            self._unpacking(parcel, out)
-        elif update is not out:
-            np.copyto(out, update)
-        return None
+        if self.shares:
+            return super().deliver(update, out)
+        state = self.state(out)
+        return state.encode(update) if state.encodes else update

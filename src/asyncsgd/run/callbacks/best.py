@@ -85,12 +85,16 @@ class Best(Callback):
     def _reset(self) -> None:
         """Forget what a subclass remembers."""
 
-    def _improves(self, view: LiveView, metrics: Mapping[str, float]) -> bool:
-        """Return whether an evaluation is the best so far, and remember it."""
+    def require(self, metrics: Mapping[str, Any]) -> None:
+        """Raise if the metric is not among these."""
         if self.metric not in metrics:
             names = ", ".join(metrics) or "none"
             fix = f"{nearest(self.metric, list(metrics))} (the metrics are: {names})"
             raise BadParameter("metric", self.metric, "is not among the task's metrics", fix)
+
+    def _improves(self, view: LiveView, metrics: Mapping[str, float]) -> bool:
+        """Return whether an evaluation is the best so far, and remember it."""
+        self.require(metrics)
         value = float(metrics[self.metric])
         better = self.best is None or (value < self.best if self.mode == "min" else value > self.best)
         if better and math.isfinite(value):

@@ -1,4 +1,6 @@
-"""How long a job takes: per worker, at random or fixed, with communication, changing speeds and outages.
+"""How long a mini-batch takes: per worker, at random or fixed, with communication, changing speeds and outages.
+
+A job of H local steps takes H times as long: one duration is drawn for the job and multiplied by H.
 
 ::
 
@@ -7,7 +9,7 @@
     concatenate                                                                the workers of several
         │
         ▼
-    Durations ── .with_communication .with_speeds .offline .with_outages ──▶ Durations
+    Durations ── .with_communication .with_network .with_speeds .offline .with_outages ──▶ Durations
 
 The k-th job of a worker draws from (seed, worker, k), so durations depend neither on other workers nor on the order of
 draws. docs/howto/durations.md shows how to use measured ones.

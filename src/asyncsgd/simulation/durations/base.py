@@ -143,6 +143,8 @@ class Lowered(NamedTuple):
     """(n, 3): the parameters of the kind, in the order of its constructor."""
     down: Floats
     up: Floats
+    bandwidth: Floats
+    """Bits per second, inf if the size of a message does not matter; ``down`` and ``up`` are then the latency."""
     samples: Floats
     sample_bounds: Ints
     times: Floats
@@ -162,11 +164,12 @@ def freeze(lowered: Lowered) -> Lowered:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Durations:
-    """Seconds per job for each worker. ``asgd.durations.fixed`` and similar functions make it; it never changes.
+    """Seconds per mini-batch for each worker. ``asgd.durations.fixed`` and similar functions make it; it never changes.
 
     A job assigned to worker w at time a is ready at ``a + down[w]``, begins when the worker is free, takes
-    ``draw(w, k, seed)`` seconds of work if it is the worker's k-th, ends at ``finish(w, begin, work)`` and arrives
-    ``up[w]`` later.
+    ``H * draw(w, k, seed)`` seconds of work if it has H local steps and is the worker's k-th, ends at
+    ``finish(w, begin, work)`` and arrives ``up[w]`` later. A worker that keeps state from job to job gets a job only
+    when the one before has arrived.
     """
 
     lowered: Lowered
@@ -184,7 +187,7 @@ class Durations:
 
     @cached_property
     def means(self) -> Floats:
-        """Expected seconds of work of a job, per worker: exact, without communication and changes of speed.
+        """Expected seconds of work of a mini-batch, per worker: exact, without communication and changes of speed.
 
         >>> from asyncsgd.simulation.durations import pareto
         >>> pareto(scale=1.0, shape=[3.0, 1.0]).means
@@ -203,8 +206,10 @@ class Durations:
             parts = [f"{workers}, {kinds[0][0]}"]
         else:
             parts = [f"{workers} ({', '.join(f'{n} {name}' for name, n in kinds)})"]
-        if low.down.any() or low.up.any():
+        if not self.networked and (low.down.any() or low.up.any()):
             parts.append("communication")
+        if self.networked:
+            parts.append("network")
         changing = np.count_nonzero(np.diff(low.profile_bounds))
         if changing:
             parts.append(f"{changing} changing speed{'s' if changing > 1 else ''}")
@@ -216,7 +221,7 @@ class Durations:
     # ------------------------------------------------------------------------ for the simulated clock
 
     def draw(self, worker: int, k: int, seed: int) -> float:
-        """Return the seconds of work of the worker's k-th job; ``kernels.draw`` gives the same number."""
+        """Return the seconds of each mini-batch of the worker's k-th job; ``kernels.draw`` gives the same number."""
         from asyncsgd.simulation.durations import kernels
 
         self._check_worker(worker)
@@ -245,7 +250,48 @@ class Durations:
         array([0.5, 0.1])
         """
         columns = broadcast(self.workers, down=nonnegative("down", down), up=nonnegative("up", up))
-        return Durations(freeze(self.lowered._replace(down=columns[0], up=columns[1])))
+        fast = np.full(self.workers, np.inf)
+        return Durations(freeze(self.lowered._replace(down=columns[0], up=columns[1], bandwidth=fast)))
+
+    def with_network(self, bandwidth: Any, *, latency: Any = 0.0) -> Durations:
+        """Let every message take ``latency`` seconds, and the time that its bytes need at this bandwidth.
+
+        The method decides how many bytes a message has: when a simulation, a sweep, a comparison or a plan starts, this
+        becomes ``with_communication(down=latency + 8 * bytes_down / bandwidth, up=latency + 8 * bytes_up /
+        bandwidth)``, with the bytes of ``method.message_bytes``. This replaces earlier communication.
+
+        Args:
+            bandwidth: Bits per second between a worker and the server, each way: one number, or one per worker.
+            latency: Seconds from the first bit sent to the first received: one number, or one per worker.
+
+        >>> from asyncsgd.simulation.durations import fixed
+        >>> fleet = fixed([1.0, 2.0]).with_network([100e6, 10e6], latency=0.1)
+        >>> fleet.for_messages(up=1_000_000, down=2_000_000).lowered.down
+        array([0.26, 1.7 ])
+        """
+        given = {"bandwidth": positive("bandwidth", bandwidth), "latency": nonnegative("latency", latency)}
+        speed, late = broadcast(self.workers, **given)
+        return Durations(freeze(self.lowered._replace(down=late, up=late, bandwidth=speed)))
+
+    @property
+    def networked(self) -> bool:
+        """Whether the time of a message depends on its bytes."""
+        return bool(np.isfinite(self.lowered.bandwidth).any())
+
+    def for_messages(self, *, up: int, down: int) -> Durations:
+        """Return the durations for messages of this many bytes; the same ones without a network."""
+        if not self.networked:
+            return self
+        low = self.lowered
+        seconds = {"down": low.down + 8 * down / low.bandwidth, "up": low.up + 8 * up / low.bandwidth}
+        return self.with_communication(**seconds)
+
+    def check_known(self) -> None:
+        """Raise if a network makes times depend on the bytes of a message, which no method has given."""
+        if self.networked:
+            problem = "have a network, so they need the bytes of a message, and no method is known here"
+            fix = "pass them to asgd.simulate, sweep, compare or plan, or use with_communication(down=..., up=...)"
+            raise BadParameter("durations", self, problem, fix)
 
     def with_speeds(
         self, worker: int | Sequence[int], times: Any, speeds: Any, period: float | None = None
@@ -305,6 +351,7 @@ def build(kind: int, *parameters: Floats, samples: Floats | None = None, bounds:
         p=p,
         down=np.zeros(n),
         up=np.zeros(n),
+        bandwidth=np.full(n, np.inf),
         samples=np.zeros(0) if samples is None else samples,
         sample_bounds=np.zeros(n + 1, np.int64) if bounds is None else bounds,
         times=np.zeros(0),

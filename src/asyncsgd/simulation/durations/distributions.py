@@ -96,7 +96,7 @@ def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
     """Let every job of worker i take ``seconds[i]``.
 
     Args:
-        seconds: The seconds of a job: one number per worker, or one for all.
+        seconds: The seconds of a mini-batch: one number per worker, or one for all.
         workers: The number of workers, if one number is given for all.
 
     >>> fixed([1.0, 16.0])
@@ -111,7 +111,7 @@ def exponential(means: Any, *, workers: int | None = None) -> Durations:
     """Let jobs of worker i take independent exponential times of mean ``means[i]``: P(D > d) = exp(-d / mean).
 
     Args:
-        means: The mean seconds of a job: one number per worker, or one for all.
+        means: The mean seconds of a mini-batch: one number per worker, or one for all.
         workers: The number of workers, if no argument has one number per worker.
 
     >>> exponential([1.0, 2.0]).means
@@ -124,7 +124,7 @@ def gamma(means: Any, shape: Any, *, workers: int | None = None) -> Durations:
     """Draw gamma times of mean ``means[i]``; their standard deviation is mean / √shape, and shape 1 is exponential.
 
     Args:
-        means: The mean seconds of a job: one number per worker, or one for all.
+        means: The mean seconds of a mini-batch: one number per worker, or one for all.
         shape: The shape of the distribution, one number per worker or one for all. The larger it is, the less the times
             vary.
         workers: The number of workers, if no argument has one number per worker.
@@ -140,7 +140,7 @@ def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durati
     """Draw ``medians[i]`` · exp(``sigma`` · Z) with Z standard normal; the mean is median · exp(sigma² / 2).
 
     Args:
-        medians: The median seconds of a job: one number per worker, or one for all.
+        medians: The median seconds of a mini-batch: one number per worker, or one for all.
         sigma: The standard deviation of the logarithm, one number per worker or one for all. 0 gives fixed times.
         workers: The number of workers, if no argument has one number per worker.
 
@@ -192,7 +192,7 @@ def pareto(scale: Any, shape: Any, *, workers: int | None = None) -> Durations:
     """Draw Pareto times: at least ``scale[i]``, P(D > d) = (scale / d)^shape. The mean is infinite if shape <= 1.
 
     Args:
-        scale: The least seconds of a job: one number per worker, or one for all.
+        scale: The least seconds of a mini-batch: one number per worker, or one for all.
         shape: The exponent of the tail, one number per worker or one for all. The smaller it is, the longer the longest
             jobs take.
         workers: The number of workers, if no argument has one number per worker.

@@ -248,7 +248,8 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     """Take each worker's computing times from the trace of a run (or a file of it), as samples for ``measured``.
 
     A worker does its jobs first in, first out. It began a job when the job was assigned, or when its previous job had
-    ended if that was later. Communication is part of the time. Only jobs that arrived count. The workers with such jobs
+    ended if that was later. Communication is part of the time. The time of a job with several local steps is divided by
+    their number, because durations are seconds per mini-batch. Only jobs that arrived count. The workers with such jobs
     are numbered 0, 1, 2, ... in sorted order; a warning names the workers that are left out.
 
     Args:
@@ -285,7 +286,7 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
             "add durations for them with concatenate",
             stacklevel=2,
         )
-    return from_pairs(worker, took)
+    return from_pairs(worker, took / jobs.steps[rows])
 
 
 def _existing(path: str | PathLike[str]) -> Path:

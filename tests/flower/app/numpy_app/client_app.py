@@ -9,7 +9,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-app = ClientApp()
+import asyncsgd as asgd
+
+app = ClientApp(mods=[asgd.flower.compress_mod()])  # has an effect if the server's method is compressed
 
 LIES = (
     lambda x: Array(np.full_like(x, np.nan)),
@@ -40,7 +42,9 @@ def train(message: Message, context: Context) -> Message:
         if str(mine) in str(context.run_config["slow"]).split():
             time.sleep(2.0)
         arrays = {"x": Array((x + 0.5 * (mine - x)).astype(x.dtype)), "count": Array(np.asarray(count + 1))}
-    metrics = MetricRecord({"num-examples": 10 * (mine + 1), "distance": float(np.abs(x - mine).mean())})
+    numbers = {"num-examples": 10 * (mine + 1), "distance": float(np.abs(x - mine).mean())}
+    numbers["remembers"] = float(bool(context.state.array_records.get("asyncsgd-memory")))
+    metrics = MetricRecord(numbers)
     return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
 
 

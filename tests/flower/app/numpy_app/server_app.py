@@ -15,6 +15,7 @@ METHODS = {
     "algorithm-2": asgd.federated_async_sgd(0.2, concurrency=4),
     "rounds": asgd.fedavg(1.0, clients=2, ask=2),
     "async": asgd.async_sgd(0.2),
+    "compressed": asgd.async_sgd(0.2).compressed(asgd.compression.top_k(0.5), down="bfloat16"),
     "fedbuff": asgd.fedbuff(1.0, concurrency=4, buffer=3),
     "private": asgd.fedbuff(1.0, concurrency=4, buffer=3).clipped(50.0, noise=0.1),
 }

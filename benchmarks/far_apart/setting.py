@@ -1,0 +1,132 @@
+"""What all contestants share: the model, the text, the speeds of the workers, and the tokens they may use.
+
+Four workers take 0.58, 0.75, 1.51 and 3.33 units of time for a mini-batch. Everyone gets 4,800 mini-batches of 512
+tokens, which is one pass over the text, and a step size that warms up and decays to zero over these mini-batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Subset
+
+import asyncsgd as asgd
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from examples import language_model as example
+
+SIZE = example.Size(layers=1, width=16, length=32, rows=16, accumulate=1)
+SECONDS = example.SECONDS
+WORKERS = len(SECONDS)
+BUDGET = 4800
+"""Mini-batches of all workers together."""
+HELD_OUT = 1024
+"""Rows on which the loss is measured."""
+TOKENS = SIZE.rows * SIZE.length
+"""Tokens of a mini-batch."""
+STEPS = 50
+"""Local steps of a job: H."""
+DECAY = 0.1
+EQUAL = "async_diloco, 50 steps each"
+SMALL = "async_diloco, 50 steps each, int4 up, bfloat16 down"
+
+
+def texts(seed: int, budget: int | None = None) -> tuple[Subset, example.Text]:
+    """Return the text to train on, ``budget`` mini-batches in the order of this seed, and the text held out."""
+    cut = HELD_OUT * SIZE.length + 1
+    text = example.sources(cut + (budget or BUDGET) * TOKENS + 1)
+    data = example.Text(text[cut:], SIZE.length)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    return Subset(data, order.tolist()), example.Text(text[:cut], SIZE.length)
+
+
+def model(seed: int) -> example.TinyGPT:
+    """Return the model before training. It has 7,920 parameters."""
+    torch.manual_seed(seed)
+    return example.TinyGPT(vocab=256, layers=SIZE.layers, width=SIZE.width, length=SIZE.length)
+
+
+def task(seed: int, budget: int | None = None) -> asgd.tasks.TorchTask:
+    """Return the task; the seed decides the initial model and the order of the rows."""
+    torch.set_num_threads(1)
+    data, test = texts(seed, budget)
+    return asgd.tasks.torch(
+        model(seed),
+        step=lambda model, batch: model(batch["tokens"], labels=batch["labels"]).loss,
+        data=data,
+        batch_size=SIZE.rows,
+        sampling="epochs",
+        test=test,
+    )
+
+
+def schedule(peak: float, budget: int | None = None) -> asgd.schedules.Schedule:
+    """Return the step size that every contestant uses: warm-up, then cosine decay."""
+    total = budget or BUDGET
+    return asgd.schedules.cosine(peak, warmup=total // 12, total=total)
+
+
+PEAKS = {"ddp": 1.6e-2, "plain": 4e-3, "diloco": 1.6e-2, "async_diloco": 1.6e-2}
+"""The best step size of AdamW that `tuning` found."""
+OUTER = {"diloco": 1.0, "async_diloco": 1.0}
+"""The best step size of the server that `tuning` found."""
+MOMENTUM = {"diloco": 0.0, "async_diloco": 0.0}
+"""The best momentum of the server that `tuning` found."""
+
+
+def plain(peak: float = PEAKS["plain"]) -> asgd.Method:
+    """Return asynchronous AdamW: every gradient is sent, and late ones get a smaller step."""
+    return asgd.delay_adaptive(schedule(peak)).using(optimizer=asgd.optimizers.adamw(weight_decay=DECAY))
+
+
+def diloco(
+    peak: float = PEAKS["diloco"],
+    outer: float = OUTER["diloco"],
+    momentum: float = MOMENTUM["diloco"],
+    *,
+    kept: bool = True,
+) -> asgd.Method:
+    """Return synchronous DiLoCo."""
+    method = asgd.diloco(outer, steps=STEPS, inner_stepsize=schedule(peak), momentum=momentum)
+    return keep(method) if kept else method
+
+
+def async_diloco(
+    peak: float = PEAKS["async_diloco"],
+    outer: float = OUTER["async_diloco"],
+    momentum: float = MOMENTUM["async_diloco"],
+    *,
+    kept: bool = True,
+    budget: int | None = None,
+    steps: int = STEPS,
+    per_worker: Any = "speed",
+) -> asgd.Method:
+    """Return asynchronous DiLoCo: Delayed Nesterov, and by default steps by measured speed."""
+    options = {"steps": steps, "inner_stepsize": schedule(peak, budget), "momentum": momentum, "per_worker": per_worker}
+    method = asgd.async_diloco(outer, **options)
+    return keep(method) if kept else method
+
+
+def keep(method: asgd.Method) -> asgd.Method:
+    """Return the same method with inner state that stays on the worker from job to job."""
+    return method.using(work=replace(method.work, state="kept"))
+
+
+def contestants() -> dict[str, asgd.Method]:
+    """Return the methods of this library, by the name under which the figures stand."""
+    dylu, equal = async_diloco(), async_diloco(per_worker=None)
+    return {
+        "diloco": diloco(),
+        "async_diloco": dylu,
+        "async_diloco, int8 up": dylu.compressed("int8"),
+        "async_diloco, int4 up, bfloat16 down": dylu.compressed("int4", down="bfloat16"),
+        "async_diloco, top_k up": dylu.compressed(asgd.compression.top_k(0.01)),
+        EQUAL: equal,
+        SMALL: equal.compressed("int4", down="bfloat16"),
+        "plain": plain(),
+    }

@@ -1,0 +1,1 @@
+"""Asynchronous DiLoCo with Flower clients that own their training loop."""
