@@ -28,9 +28,7 @@ REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "itera
 """Entries of run.json that a resume or a replay needs, and their types."""
 
 
-def check(
-    task: Task, method: Method, engine: Engine, iterations: int, seed: int, batches: int | None = None
-) -> None:
+def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int, batches: int | None = None) -> None:
     """Refuse arguments that cannot work, before anything is started."""
     check_parts(task, method, seed)
     if not isinstance(engine, Engine):
