@@ -77,7 +77,7 @@ def part(options: Any) -> dict[str, Any]:
     curves: dict[str, list[Curve]] = {name: [] for name in ("ddp", *ours)}
     took: dict[str, list[float]] = {name: [] for name in ours}
     for seed in SEEDS[: options.rounds]:
-        curves["ddp"].append(ddp.real(seed, setting.PEAKS["ddp"], unit))
+        curves["ddp"].append(ddp.real(seed, setting.PEAKS[setting.BUDGET]["ddp"], unit))
         print(f"   ddp, seed {seed}: {curves['ddp'][-1][-1]}", flush=True)
         for name, (method, budget) in ours.items():
             curve, run = real(method, budget, seed, unit)

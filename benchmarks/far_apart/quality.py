@@ -74,7 +74,7 @@ def of_ddp(seed: int) -> dict[str, Any]:
     """Return the same of DistributedDataParallel, which waits for the slowest worker at each step."""
     steps = setting.BUDGET // setting.WORKERS
     sent = 4 * len(setting.task(seed).initial()) * setting.BUDGET  # 4 bytes per parameter, rank and step
-    loss = ddp.alone(seed, setting.PEAKS["ddp"])
+    loss = ddp.alone(seed, setting.PEAKS[setting.BUDGET]["ddp"])
     seconds = steps * max(setting.SECONDS)
     return {"loss": loss, "time": seconds, "updates": setting.BUDGET, "bytes_up": sent, "bytes_both": 2 * sent}
 

@@ -80,50 +80,44 @@ def schedule(peak: float, budget: int | None = None) -> asgd.schedules.Schedule:
     return asgd.schedules.cosine(peak, warmup=total // 12, total=total)
 
 
-PEAKS = {"ddp": 2.4e-2, "plain": 4e-3, "diloco": 1.6e-2, "async_diloco": 1.6e-2, EQUAL: 1.6e-2}
-"""The best step size of AdamW that `tuning` found."""
-OUTER = {"diloco": 1.5, "async_diloco": 1.0, EQUAL: 1.5}
-"""The best step size of the server that `tuning` found, without momentum."""
+PEAKS = {
+    QUARTER: {"ddp": 3.2e-2, "plain": 1.2e-2, "diloco": 2.4e-2, "async_diloco": 2.4e-2, "equal_steps": 2.4e-2},
+    WHOLE: {"ddp": 1.6e-2, "plain": 8e-3, "diloco": 1.6e-2, "async_diloco": 1.6e-2, "equal_steps": 1.6e-2},
+}
+"""The best step size of AdamW that `tuning` found, for each number of mini-batches."""
+OUTER = 1.5
+"""The best step size of the server that `tuning` found, without momentum; it is the same for all."""
 
 
-def plain(peak: float = PEAKS["plain"]) -> asgd.Method:
+def plain(peak: float | None = None) -> asgd.Method:
     """Return asynchronous AdamW: every gradient is sent, and late ones get a smaller step."""
-    return asgd.delay_adaptive(schedule(peak)).using(optimizer=asgd.optimizers.adamw(weight_decay=DECAY))
+    value = schedule(peak or PEAKS[BUDGET]["plain"])
+    return asgd.delay_adaptive(value).using(optimizer=asgd.optimizers.adamw(weight_decay=DECAY))
 
 
-def diloco(
-    peak: float = PEAKS["diloco"],
-    outer: float = OUTER["diloco"],
-    momentum: float = 0.0,
-    *,
-    kept: bool = True,
-) -> asgd.Method:
+def diloco(peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, kept: bool = True) -> asgd.Method:
     """Return synchronous DiLoCo."""
-    method = asgd.diloco(outer, steps=STEPS, inner_stepsize=schedule(peak), momentum=momentum)
+    value = schedule(peak or PEAKS[BUDGET]["diloco"])
+    method = asgd.diloco(outer, steps=STEPS, inner_stepsize=value, momentum=momentum)
     return keep(method) if kept else method
 
 
 def async_diloco(
-    peak: float = PEAKS["async_diloco"],
-    outer: float = OUTER["async_diloco"],
-    momentum: float = 0.0,
-    *,
-    kept: bool = True,
-    budget: int | None = None,
-    steps: int = STEPS,
-    per_worker: Any = "speed",
+    peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, kept: bool = True, **options: Any
 ) -> asgd.Method:
     """Return asynchronous DiLoCo: Delayed Nesterov, and by default steps by measured speed."""
-    options = {"steps": steps, "inner_stepsize": schedule(peak, budget), "momentum": momentum, "per_worker": per_worker}
-    method = asgd.async_diloco(outer, **options)
+    value = schedule(peak or PEAKS[BUDGET]["async_diloco"])
+    given = {"steps": STEPS, "inner_stepsize": value, "momentum": momentum, **options}
+    method = asgd.async_diloco(outer, **given)
     return keep(method) if kept else method
 
 
 def equal_steps(
-    peak: float = PEAKS[EQUAL], outer: float = OUTER[EQUAL], momentum: float = 0.0, *, budget: int | None = None
+    peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, budget: int | None = None
 ) -> asgd.Method:
     """Return asynchronous DiLoCo whose workers all take as many steps per job."""
-    return async_diloco(peak, outer, momentum, budget=budget, per_worker=None)
+    value = schedule(peak or PEAKS[BUDGET]["equal_steps"], budget)
+    return async_diloco(None, outer, momentum, per_worker=None, inner_stepsize=value)
 
 
 def keep(method: asgd.Method) -> asgd.Method:
