@@ -82,7 +82,7 @@ def schedule(peak: float, budget: int | None = None) -> asgd.schedules.Schedule:
 
 PEAKS = {
     QUARTER: {"ddp": 3.2e-2, "plain": 1.2e-2, "diloco": 2.4e-2, "async_diloco": 2.4e-2, "equal_steps": 2.4e-2},
-    WHOLE: {"ddp": 1.6e-2, "plain": 8e-3, "diloco": 1.6e-2, "async_diloco": 1.6e-2, "equal_steps": 1.6e-2},
+    WHOLE: {"ddp": 1.6e-2, "plain": 8e-3, "diloco": 2.4e-2, "async_diloco": 8e-3, "equal_steps": 2.4e-2},
 }
 """The best step size of AdamW that `tuning` found, for each number of mini-batches."""
 OUTER = 1.5
