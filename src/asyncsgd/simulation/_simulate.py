@@ -14,8 +14,8 @@ from asyncsgd.core.events import Job
 from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason, check_parts
-from asyncsgd.core.schedules import Schedule as StepSchedule
 from asyncsgd.core.random import derive, output
+from asyncsgd.core.schedules import Schedule as StepSchedule
 from asyncsgd.core.server import JOB, Server
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, count
