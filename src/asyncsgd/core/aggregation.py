@@ -168,21 +168,6 @@ def example_weight(arrival: Arrival) -> float:
 
 
 @dataclass(frozen=True)
-class WeightedRound(Buffer):
-    """A round of federated averaging: direction Σ n_i w_i g_i / Σ n_i, where n_i is the number of examples.
-
-    `asyncsgd.core.update.Update` puts it in the place of the `Buffer` of a method with weights that works in rounds.
-    If no update of the round used any example, the direction is 0.
-    """
-
-    def init(self, x: Vector, seed: int) -> State:
-        return {**super().init(x, seed), "weights": 0.0}
-
-    def own_weight(self, arrival: Arrival) -> float | None:
-        return 1.0 if arrival.examples is None else float(arrival.examples)
-
-
-@dataclass(frozen=True)
 class Memory(Aggregation):
     """Keep the last update G_i of every worker; each arrival moves the model: direction mean_i G_i, step η·w (MIFA).
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.aggregation import Aggregation, Buffer, Each, WeightedRound
+from asyncsgd.core.aggregation import Aggregation, Buffer, Each
 from asyncsgd.core.dispatch import Batch, FirstOf
 from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Arrival, Outcome
@@ -23,7 +23,7 @@ from asyncsgd.core.optimizers import SGD, Adam, Momentum
 from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.vectors import Vector
-from asyncsgd.core.weights import Reports
+from asyncsgd.core.weights import Reports, WeightedRound
 
 
 class Points:
@@ -317,7 +317,8 @@ class Update:
         """The inverse of `state`."""
         self.version, self.factor = state["version"], state["factor"]
         self.points.load(state["points"])
-        self._memory = {"weights": {}, **deepcopy(state["memory"])}  # states of older versions have no weights
+        self._memory = deepcopy(state["memory"])
+        self._memory.setdefault("weights", {})  # states of older versions have none
         self._count_reports()
 
 

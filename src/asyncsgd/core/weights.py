@@ -20,8 +20,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 
+from asyncsgd.core.aggregation import Buffer, State
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.events import Arrival
 from asyncsgd.core.validate import is_number
+from asyncsgd.core.vectors import Vector
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,21 @@ class Weights:
         if self.limit is not None and (not is_number(self.limit) or self.limit < 1):
             fix = "pass a number of at least 1, or None for no limit"
             raise BadParameter("limit", self.limit, "is not a multiple of the median report", fix)
+
+
+@dataclass(frozen=True)
+class WeightedRound(Buffer):
+    """A round of federated averaging: direction Σ n_i w_i g_i / Σ n_i, where n_i is the number of examples.
+
+    `asyncsgd.core.update.Update` puts it in the place of the `Buffer` of a method with weights that works in rounds.
+    If no update of the round used any example, the direction is 0.
+    """
+
+    def init(self, x: Vector, seed: int) -> State:
+        return {**super().init(x, seed), "weights": 0.0}
+
+    def own_weight(self, arrival: Arrival) -> float | None:
+        return 1.0 if arrival.examples is None else float(arrival.examples)
 
 
 class Reports:

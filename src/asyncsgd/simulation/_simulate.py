@@ -263,11 +263,13 @@ def with_examples(arrivals: Arrivals, task: Any, work: Work, seed: int) -> Arriv
     if count_rows is None:
         return arrivals
     seeds, rows = derive(seed, JOB), np.full(len(arrivals), -1, np.int64)
+    if arrivals.examples is not None:
+        rows[:] = arrivals.examples  # of a recorded trace, for jobs whose rows the task does not know
     for t in range(len(arrivals)):
         number = int(arrivals.job[t])
         steps, batch = int(arrivals.steps[t]), int(arrivals.batch[t])
         found = count_rows(Job(number, int(arrivals.worker[t]), 0, 0, 0, output(seeds, number), steps, batch))
-        rows[t] = -1 if found is None else found
+        rows[t] = rows[t] if found is None else found
     return replace(arrivals, examples=rows)
 
 

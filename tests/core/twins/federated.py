@@ -189,7 +189,7 @@ class Krum(Robust):
     def merged(self, rows):
         def score(i):
             lengths = []
-            for j, other in enumerate(rows):
+            for j in range(len(rows)):
                 if j != i:
                     length = norm([a - b for a, b in zip(rows[max(i, j)], rows[min(i, j)], strict=True)])
                     lengths.append(length * length)
