@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from asyncsgd import compression, optimizers, schedules
+from asyncsgd import aggregation, compression, optimizers, schedules
+from asyncsgd.core.aggregation import Aggregation
 from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
@@ -42,6 +43,9 @@ COMMON = {
     "proximal": "Strength of the pull of local steps towards the model that they started from.",
     "compressed": "Code used to send updates, with error feedback: float16, bfloat16, int8, int4 or top_k.",
     "compressed_down": "Code used to send models to workers: float16, bfloat16, int8 or int4.",
+    "weighted": "Weigh updates by the examples that workers report, as federated averaging does.",
+    "aggregation": "How a full buffer is merged: buffer (the mean), median, trimmed_mean or krum. Its size is that of "
+    "the method's buffer, unless given.",
     "schedule": "How the step size changes; stepsize is its peak: constant, linear, cosine, inverse_sqrt, "
     "warmup_stable_decay.",
     "warmup": "Number of iterations in which the schedule grows to its peak; needs schedule.",
@@ -63,6 +67,12 @@ CODES: dict[str, Callable[..., Compression]] = {
     "int8": compression.int8,
     "int4": compression.int4,
     "top_k": compression.top_k,
+}
+AGGREGATIONS: dict[str, Callable[..., Aggregation]] = {
+    "buffer": aggregation.buffer,
+    "median": aggregation.median,
+    "trimmed_mean": aggregation.trimmed_mean,
+    "krum": aggregation.krum,
 }
 LOCAL = {
     "local_steps": "steps",
@@ -125,7 +135,7 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
     if "stepsize" in common:
         method = method.using(step=method.step.with_peak(common["stepsize"]))
     method = _with_schedule(method, common)
-    _check_flags({"scaled": bool}, common)
+    _check_flags({"scaled": bool, "weighted": bool}, common)
     method = _with_local_steps(method, common)
     if "optimizer" in common or "momentum" in common:
         if method.optimizer != SGD():
@@ -133,6 +143,11 @@ def adapt(method: Method, common: Mapping[str, Any]) -> Method:
             kind = type(method.optimizer).__name__
             raise BadParameter(option, common[option], f"cannot replace {kind} of {method.name}", "leave it out")
         method = method.using(optimizer=_server_optimizer(common))
+    if "aggregation" in common:
+        method = method.using(aggregation=_aggregation(method, common["aggregation"]))
+    if common.get("weighted"):
+        with _naming({"weights": "weighted"}):
+            method = method.weighted()
     if "noise" in common and "clip" not in common:
         raise BadParameter("clip", None, "is missing", "noise needs it: pass the norm that updates are clipped to")
     if "clip" in common:
@@ -289,6 +304,21 @@ def _optimizer(name: str, given: Any) -> Optimizer:
         if not isinstance(kind, str) or kind not in OPTIMIZERS:
             return _of_torch(kind, options)
         return _call(kind, OPTIMIZERS[kind], options)
+
+
+def _aggregation(method: Method, given: Any) -> Aggregation:
+    """Return the rule that a name, or a table with the name under ``kind`` and options, describes."""
+    kind, options = _kind_of(given)
+    if not isinstance(kind, str) or kind not in AGGREGATIONS:
+        raise BadParameter("aggregation", kind, "is not a rule for buffers", nearest(kind, AGGREGATIONS))
+    size = getattr(method.aggregation, "size", None)
+    if "size" not in options:
+        if size is None:
+            fix = f'pass the number of updates to merge: aggregation = {{kind = "{kind}", size = 10}}'
+            raise BadParameter("aggregation.size", None, f"is missing, because {method.name} has no buffer", fix)
+        options["size"] = size
+    with _naming({option: f"aggregation.{option}" for option in (*options, "buffer")}):
+        return _call(kind, AGGREGATIONS[kind], options)
 
 
 def _code(name: str, given: Any) -> Compression:

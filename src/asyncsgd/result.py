@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asyncsgd.core.aggregation import Buffer, Memory
+from asyncsgd.core.aggregation import Memory
 from asyncsgd.core.dispatch import Batch
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Outcome
@@ -191,8 +191,9 @@ def unused(method: Method, trace: Trace) -> int:
     3
     """
     applied = trace.counts[Outcome.APPLIED]
-    if isinstance(method.aggregation, Buffer):
-        return applied % method.aggregation.size
+    size = getattr(method.aggregation, "size", None)
+    if size is not None:
+        return applied % int(size)
     if isinstance(method.aggregation, Memory) and not trace.step.any():  # no update of some worker has arrived
         return applied
     return 0
@@ -204,8 +205,8 @@ def leftover(method: Method, trace: Trace) -> str | None:
     if waiting:
         who = "the last update was" if waiting == 1 else f"the last {waiting} updates were"
         why = "not every worker was heard"
-        if isinstance(method.aggregation, Buffer):
-            why = f"the model moves after every {method.aggregation.size}"
+        if (size := getattr(method.aggregation, "size", None)) is not None:
+            why = f"the model moves after every {size}"
         return f"{who} not used, as {why}; more iterations use {'it' if waiting == 1 else 'them'}"
     flying = trace.jobs.in_flight
     if isinstance(method.dispatch, Batch) and flying.any():

@@ -26,6 +26,10 @@ METHODS = {  # a method, and the vectors that its parts remember
     "look-ahead": (asgd.async_sgd(0.1).using(optimizer=asgd.optimizers.look_ahead(ahead=True)), 2),
     "decoupled": (asgd.decoupled_diloco(quorum=2), 2),
     "memory": (asgd.mifa(0.1).using(optimizer=asgd.optimizers.momentum()), 1 + 1 + WORKERS),
+    "calibrated": (asgd.fedbuff(0.1, concurrency=3, buffer=2, calibrated=True), 3 + WORKERS),
+    "calibrated, weighted": (asgd.fedbuff(0.1, concurrency=3, buffer=2, calibrated=True).weighted(), 3 + WORKERS),
+    "median": (asgd.fedbuff(0.1, concurrency=3).using(aggregation=asgd.aggregation.median(4)), 4),
+    "krum": (asgd.fedbuff(0.1, concurrency=3).using(aggregation=asgd.aggregation.krum(3, byzantine=0)), 3),
     "compensated": (asgd.methods.dc_asgd(0.1, adaptive=True), 1),
     "interpolated": (asgd.fedasync(0.5, concurrency=3), 0),
     "coordinates": (asgd.methods.adadelay(0.1, smoothness=1.0, coordinates=True), 1),
@@ -83,6 +87,10 @@ def test_what_is_needed_by_part():
     assert needed.total == 13 * size
     assert memory_needed(asgd.methods.dc_asgd(0.1), 10**6, "float64", 4).points == 5 * size
     assert memory_needed(asgd.mifa(0.1), 10**6, "float64", 4).memories == 5 * size
+    calibrated = asgd.fedbuff(0.1, concurrency=4, calibrated=True)
+    assert memory_needed(calibrated, 10**6, "float64", 4).memories == (4 + 3) * size
+    robust = asgd.fedavg(clients=4).using(aggregation=asgd.aggregation.median(4))
+    assert memory_needed(robust, 10**6, "float64", 4).buffers == (4 + 1) * size
     assert memory_needed(asgd.minibatch_sgd(0.1), 10**6, "float64", 4).points == 2 * size
     early = asgd.federated_async_sgd(0.1, concurrency=9, early=True)
     assert memory_needed(early, 10**6, "float64", 4)[:2] == (10 * size, 8 * size)

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from core.twins import dispatch as rule
-from core.twins import far_apart, optimizers, successors
+from core.twins import far_apart, federated, optimizers, successors
 from core.twins import methods as twin
 from core.twins.run import side_by_side
 from hypothesis import HealthCheck, given
@@ -329,12 +329,13 @@ CASES = {
         BUSY,
     ),
     **far_apart.CASES,
+    **federated.CASES,
 }
 IN_FLOAT32 = [
     "async_sgd", "async_sgd, 2 at once", "federated_async_sgd, early", "minibatch_sgd", "delay_adaptive, scale",
     "fedbuff", "fedbuff, clip, noise", "clipped async_sgd", "rennala", "momentum", "momentum, nesterov",
     "momentum, fedbuff", "adam", "adamw", "adamw, excluded, delay_adaptive", "adam, fedbuff", "delayed nesterov",
-    "look-ahead", "look-ahead, ahead",
+    "look-ahead", "look-ahead, ahead", *federated.IN_FLOAT32,
 ]  # fmt: skip
 
 SCRIPTS = st.lists(st.tuples(st.integers(0, 17), st.integers(0, 999), st.integers(0, 999)), max_size=70)

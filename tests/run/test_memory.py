@@ -71,6 +71,16 @@ def test_too_little_memory_is_an_error_with_the_numbers() -> None:
     )
 
 
+def test_memories_of_every_worker_are_counted_before_they_exist() -> None:
+    x = np.zeros(10**6, np.float32)
+    check_memory(asgd.fedbuff(0.1, concurrency=4), x, 1000, free=10**9)
+    with pytest.raises(BadParameter) as caught:
+        check_memory(asgd.fedbuff(0.1, concurrency=4, calibrated=True), x, 1000, free=10**9)
+    assert "workers = 1000 need 8.08 GB of memory on the server" in str(caught.value)
+    assert "memories 4.01 GB" in str(caught.value)
+    assert str(caught.value).endswith("or a method that does not remember an update of every worker")
+
+
 def test_a_large_model_in_a_directory_needs_a_copy_less() -> None:
     x = np.zeros(LARGE // 4, np.float32)
     check_memory(asgd.async_sgd(0.1), x, 2, free=6 * LARGE, directory=True)  # 2 points, 2 updates, 2 copies

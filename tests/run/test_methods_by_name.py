@@ -156,6 +156,43 @@ def test_every_part_has_its_option(tmp_path: Path) -> None:
     assert described.methods["delay_adaptive"](None) == method
 
 
+# ---------------------------------------------------------------------------------------------- buffers and weights
+
+
+def fedbuff(*pairs: str) -> asgd.Method:
+    return named_method("fedbuff", method_options({"stepsize": 0.1, "concurrency": 4}, pairs))
+
+
+def test_rules_for_buffers_by_name() -> None:
+    aggregation = asgd.aggregation
+    assert fedbuff("calibrated=true") == asgd.fedbuff(0.1, concurrency=4, calibrated=True)
+    assert fedbuff("weighted=true") == asgd.fedbuff(0.1, concurrency=4).weighted()
+    assert fedbuff("weighted=false") == asgd.fedbuff(0.1, concurrency=4)
+    assert fedbuff("aggregation=median").aggregation == aggregation.median(10)
+    assert fedbuff("buffer=6", "aggregation=krum").aggregation == aggregation.krum(6)
+    tables = ("aggregation.kind=trimmed_mean", "aggregation.size=8", "aggregation.fraction=0.25")
+    assert fedbuff(*tables).aggregation == aggregation.trimmed_mean(8, fraction=0.25)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (["aggregation=mediam"], "aggregation = 'mediam' is not a rule for buffers; did you mean median?"),
+        (["aggregation=krum", "aggregation.byzantine=5"], "aggregation.size = 10 is too small for byzantine = 5"),
+        (["aggregation=median", "weighted=true"], "weighted = .* cannot be used: Median counts every update once"),
+        (["weighted=3"], "weighted = 3 is of the wrong type; write true or false"),
+    ],
+)
+def test_mistakes_about_buffers(pairs: list[str], says: str) -> None:
+    with pytest.raises(BadParameter, match=says):
+        fedbuff(*pairs)
+
+
+def test_a_rule_for_a_buffer_needs_its_size() -> None:
+    with pytest.raises(BadParameter, match=r"aggregation.size is missing, because async_sgd has no buffer; pass"):
+        made("aggregation=median")
+
+
 # ---------------------------------------------------------------------------------------------- optimizers
 
 

@@ -49,6 +49,9 @@ class Busy(AlwaysBusy):
 plain = asgd.async_sgd(0.1)
 SLOW = {
     "optimizer Adam has no compiled form": (plain.using(optimizer=Adam()), TASK),
+    "weights by examples have no compiled form": (plain.weighted(), TASK),
+    "aggregation Calibrated has no compiled form": (asgd.fedbuff(0.1, concurrency=2, calibrated=True), TASK),
+    "aggregation TrimmedMean has": (plain.using(aggregation=asgd.aggregation.trimmed_mean(3, fraction=0.4)), TASK),
     "aggregation Memory has no compiled form": (asgd.mifa(0.1), TASK),
     "averaging has no compiled form": (plain.using(average=True), TASK),
     "step rule Mine does not say that": (plain.using(step=Mine(0.1)), TASK),

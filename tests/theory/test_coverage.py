@@ -36,6 +36,9 @@ NOT_COVERED = {
     "local": (PLAIN.using(work=LocalSteps(2, 0.1)), "are not gradients"),
     "clipped": (PLAIN.using(transforms=(Clip(1.0),)), "Clip changes the updates"),
     "mifa": (asgd.mifa(0.1), "Memory uses old updates again"),
+    "calibrated": (asgd.fedbuff(0.1, concurrency=2, calibrated=True), "Calibrated uses old updates again"),
+    "median": (PLAIN.using(aggregation=asgd.aggregation.median(3)), "Median is not a mean of updates"),
+    "weighted": (PLAIN.weighted(), "weights by examples change the steps"),
     "adam": (PLAIN.using(optimizer=Adam()), "Adam chooses its own scale"),
     "fedbuff": (asgd.fedbuff(0.1, concurrency=2), "no theorem is about Polynomial"),
 }

@@ -29,6 +29,7 @@ from asyncsgd.core.kernels import AdamNumbers, Kernels
 from asyncsgd.core.layout import Ranges
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Adam, Momentum
+from asyncsgd.core.robust import Krum, Robust
 from asyncsgd.core.transforms import Clip
 from asyncsgd.core.vectors import LANES, Vector
 from asyncsgd.core.vectors import norm as norm_of
@@ -288,9 +289,9 @@ def ready(method: Method, dtype: DTypeLike, threads: int | None = None) -> Compi
     kernels = CompiledKernels(threads)
     x, g, out = np.zeros(1, dtype), np.zeros(1, dtype), np.zeros(1, dtype)
     kernels.subtract(x, 0.0, g, out)
-    if any(isinstance(transform, Clip) for transform in method.transforms):
+    if any(isinstance(transform, Clip) for transform in method.transforms) or isinstance(method.aggregation, Krum):
         kernels.norm(g)
-    if method.transforms or isinstance(method.aggregation, Buffer):
+    if method.transforms or method.weights is not None or isinstance(method.aggregation, Buffer | Robust):
         kernels.scale(g, 1.0, out)
     match method.optimizer:
         case Momentum(beta=beta, nesterov=nesterov):

@@ -7,6 +7,9 @@ direction is made of. Adam and similar optimizers divide by the scale of the dir
 - `Each`: (g, η·w). The weight shortens the step, as the delay-adaptive rules want it, under Adam too.
 - `Buffer`: (1/K · Σ w_i g_i, η). Every update of the mean has a weight of its own, so weights are part of the mean.
 - `Memory`: (mean_i G_i, η·w). The weight is that of the arrival that moves the model now; the mean is of all workers.
+- `Calibrated`: (1/K · Σ w_i (g_i - h_i) + mean_i h_i, η). A weight shortens the correction, not the mean.
+
+`asyncsgd.core.robust` has rules for buffers that bear hostile updates, `asyncsgd.core.weights` the weights by examples.
 """
 
 from __future__ import annotations
@@ -34,6 +37,11 @@ class Aggregation(ABC):
 
     balances: ClassVar[bool] = False
     """Whether every worker has the same weight, however often its updates arrive."""
+    remembers: ClassVar[bool] = False
+    """Whether the state holds a vector of every worker."""
+    weighs: ClassVar[str | None] = "step"
+    """What the relative weight of reported examples multiplies (`asyncsgd.core.weights`): the weight of the "step", or
+    the "update" itself before it is remembered. None: the rule refuses such weights."""
 
     def bind(self, workers: int, iterations: int | None) -> Aggregation:
         """Return the rule for a run with this many workers and iterations; most rules depend on neither."""
@@ -121,8 +129,8 @@ class Buffer(Aggregation):
         kernels: Kernels | None = None,
     ) -> tuple[Vector, float] | None:
         total, kernels = state["total"], kernels or Kernels()
-        if self.by_examples:
-            own = example_weight(arrival)
+        own = self.own_weight(arrival)
+        if own is not None:
             state["weights"] = own if state["held"] == 0 else state["weights"] + own
             weight = weight * own
         if state["held"] == 0:
@@ -138,8 +146,12 @@ class Buffer(Aggregation):
             for part in blocks(len(total)):  # the draws of all blocks are those of one long vector
                 noise = self.noise * random.standard_normal(part.stop - part.start)
                 total[part] += noise.astype(total.dtype)
-        total /= (state["weights"] or 1.0) if self.by_examples else self.size  # in place
+        total /= self.size if own is None else (state["weights"] or 1.0)  # in place
         return total, stepsize
+
+    def own_weight(self, arrival: Arrival) -> float | None:
+        """Return u_i of a mean Σ w_i u_i g_i / Σ u_i; None for the plain mean."""
+        return example_weight(arrival) if self.by_examples else None
 
     def reseed(self, state: State, seed: int) -> None:
         state["seed"] = seed
@@ -165,6 +177,8 @@ class Memory(Aggregation):
     """
 
     balances: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+    weighs: ClassVar[str | None] = "update"
 
     def init(self, x: Vector, seed: int) -> State:
         return {"last": {}, "total": np.zeros_like(x), "started": False}
@@ -200,6 +214,63 @@ class Memory(Aggregation):
 
     def share(self, state: State, stepsize: float, weight: float) -> float:
         return stepsize * weight / len(state["last"]) if state["started"] else 0.0
+
+
+@dataclass(frozen=True)
+class Calibrated(Aggregation):
+    """A buffer of ``size`` = K arrivals, corrected by the last update h_i of every worker (CA²FL; Wang et al. 2024).
+
+    An arrival of worker i adds w (g - h_i) to D, and h_i becomes g. After K arrivals the direction is D/K + h, the step
+    η, and then D = 0 and h = (1/n) Σ h_i. h is the mean over all n workers as of the last move, so that workers which
+    are missing in a buffer still count; h_i = 0 for a worker that was not heard yet. A worker that arrives twice in a
+    buffer is compared with its own first update the second time. The memory keeps h_i of a worker that left.
+
+    n is the number of workers present or the number of workers heard so far, whichever is larger. Memory: n + 3
+    vectors.
+    """
+
+    size: int
+    balances: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+    weighs: ClassVar[str | None] = "update"
+
+    def __post_init__(self) -> None:
+        count("buffer", self.size)
+
+    def init(self, x: Vector, seed: int) -> State:
+        vectors = {name: np.zeros_like(x) for name in ("differences", "total", "mean")}
+        return {"last": {}, "held": 0, **vectors}
+
+    def vectors(self, workers: int) -> int:
+        return 3 + workers
+
+    def add(
+        self, state: State, g: Vector, stepsize: float, weight: float, arrival: Arrival
+    ) -> tuple[Vector, float] | None:
+        last, differences, total, mean = (state[name] for name in ("last", "differences", "total", "mean"))
+        known = last.get(arrival.worker)
+        for part in blocks(len(g)):
+            change = g[part] if known is None else g[part] - known[part]
+            total[part] += change
+            if state["held"] == 0:
+                np.multiply(change, float(weight), out=differences[part])  # over what was applied last
+            else:
+                differences[part] += float(weight) * change
+        if known is None:
+            last[arrival.worker] = g.copy()
+        else:
+            known[:] = g
+        state["held"] += 1
+        if state["held"] < self.size:
+            return None
+        state["held"] = 0
+        differences /= self.size
+        differences += mean
+        np.divide(total, max(arrival.workers, len(last)), out=mean)
+        return differences, stepsize
+
+    def share(self, state: State, stepsize: float, weight: float) -> float:
+        return stepsize * weight / self.size
 
 
 @dataclass(frozen=True)

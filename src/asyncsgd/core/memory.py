@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncsgd.core.aggregation import Memory
 from asyncsgd.core.dispatch import Batch, FirstOf
 from asyncsgd.core.method import Method
 from asyncsgd.core.update import overwrites_points
@@ -59,7 +58,7 @@ def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> M
     spare = method.dispatch.early + (not overwrites_points(method))
     points = 2 if isinstance(method.dispatch, Batch | FirstOf) else flight + spare
     updates = min(flight, 2 * workers)  # a worker holds at most two jobs; the others wait in the engine
-    state, remembers = method.aggregation.vectors(workers), isinstance(method.aggregation, Memory)
+    state, remembers = method.aggregation.vectors(workers), method.aggregation.remembers
     changed = bool(method.transforms) or remembers
     transforms = [transform.init(np.zeros(1)) for transform in method.transforms]
     kept = sum(isinstance(value, np.ndarray) for part in transforms for value in part.values())

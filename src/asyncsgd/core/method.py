@@ -19,6 +19,7 @@ from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
 from asyncsgd.core.validate import instead, nonnegative, plain, positive, recipe
+from asyncsgd.core.weights import Weights
 from asyncsgd.core.work import FEW_STEPS, Gradient, LocalSteps, Work
 
 
@@ -26,9 +27,9 @@ from asyncsgd.core.work import FEW_STEPS, Gradient, LocalSteps, Work
 class Method:
     """What a server does with updates and jobs: a few parts, all frozen values.
 
-    `asyncsgd.methods` has the recipes of the literature. Extend one with `using`, `clipped`, `local` and
-    `compressed`, or build your own from the parts in `asyncsgd.steps`, `asyncsgd.dispatch`, `asyncsgd.aggregation` and
-    `asyncsgd.optimizers`. docs/howto/method.md shows how.
+    `asyncsgd.methods` has the recipes of the literature. Extend one with `using`, `clipped`, `local`,
+    `weighted` and `compressed`, or build your own from the parts in `asyncsgd.steps`, `asyncsgd.dispatch`,
+    `asyncsgd.aggregation` and `asyncsgd.optimizers`. docs/howto/method.md shows how.
 
     >>> import asyncsgd as asgd
     >>> mine = Method("mine", asgd.steps.constant(0.1), asgd.dispatch.uniform(4))
@@ -49,10 +50,17 @@ class Method:
     """How workers encode updates on the way to the server; None sends them as they are."""
     down: Compression | None = None
     """How the server encodes the model on the way to workers."""
+    weights: Weights | None = None
+    """Whether and how updates are weighed by the examples that workers report; None: every update counts the same."""
 
     def __post_init__(self) -> None:
         for part in (self.step, self.dispatch, self.work, *self.transforms, self.aggregation, self.optimizer):
             plain(part)
+        if self.weights is not None:
+            plain(self.weights)
+            if self.unweighable is not None:
+                fix = "leave .weighted(...) out, or that part of the method"
+                raise BadParameter("weights", self.weights, f"cannot be used: {self.unweighable}", fix)
         if isinstance(self.aggregation, Buffer) and self.aggregation.noise:
             if not any(isinstance(transform, Clip) for transform in self.transforms):
                 raise BadParameter(
@@ -195,6 +203,44 @@ class Method:
             up=None if up is None else as_compression("up", up), down=None if down is None else as_down(down)
         )
 
+    @recipe
+    def weighted(self, *, limit: float | None = 10.0) -> Method:
+        """Return the same method with updates weighed by the examples that workers report, as in federated averaging.
+
+        A worker whose job used n_i examples has the relative weight a_i = n_i / n̄, where n̄ is the mean of the last
+        reports of all workers. It multiplies the weight that the step rule gives for delay or staleness. In rounds
+        (`asyncsgd.fedavg`) the move is exactly Σ n_i Δ_i / Σ n_i. Otherwise the method tends to the minimum of
+        Σ n_i f_i / Σ n_i, if it tends to that of the plain mean without weights. A worker that reports nothing counts
+        as an average worker.
+
+        Args:
+            limit: Outside rounds, a report counts as at most this many times the median report, so that a single
+                worker cannot take over by its claim. None lifts the limit.
+
+        >>> import asyncsgd as asgd
+        >>> server = asgd.Server(np.zeros(1), asgd.fedavg(1.0, clients=2).weighted())
+        >>> first, second = server.handle(asgd.Joined([0, 1])).commands
+        >>> reply = server.handle(asgd.Arrived(first.job.id, np.array([0.0]), examples=900))
+        >>> reply = server.handle(asgd.Arrived(second.job.id, np.array([-1.0]), examples=100))
+        >>> server.x
+        array([0.1])
+
+        See docs/guides/federated.md for how weights, staleness and buffers combine.
+        """
+        return self.using(weights=Weights(limit))
+
+    @property
+    def unweighable(self) -> str | None:
+        """The reason why updates cannot be weighed by examples under this method; None if they can."""
+        aggregation = self.aggregation
+        if getattr(aggregation, "by_examples", False):
+            return "the buffer has weights by examples of its own"
+        if getattr(aggregation, "noise", 0.0):
+            return "noise protects updates that weigh at most 1"
+        if aggregation.weighs is None:
+            return f"{type(aggregation).__name__} counts every update once"
+        return None
+
     @property
     def job(self) -> Work:
         """What a worker does for a job: the work, with its starting point and update encoded if the method says so."""
@@ -285,9 +331,10 @@ class Method:
         if isinstance(self.dispatch, FirstOf) and self.dispatch.clients > workers:
             fix = f"pass clients <= {workers}"
             raise BadParameter("clients", self.dispatch.clients, f"can never be reached by {workers} workers", fix)
-        if isinstance(self.aggregation, Buffer) and iterations is not None and self.aggregation.size > iterations:
+        size = getattr(self.aggregation, "size", None)
+        if size is not None and iterations is not None and size > iterations:
             fix = f"pass a buffer <= {iterations} or more iterations"
-            raise BadParameter("buffer", self.aggregation.size, f"can never fill in {iterations} iterations", fix)
+            raise BadParameter("buffer", size, f"can never fill in {iterations} iterations", fix)
         if heterogeneous and self.bias:
             warnings.warn(
                 f"{self.name} favours fast workers ({'; '.join(self.bias)}) and the task declares its data as "

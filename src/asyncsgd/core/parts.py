@@ -12,9 +12,11 @@ from asyncsgd.core import (
     dispatch,
     optimizers,
     outer_optimizers,
+    robust,
     schedules,
     steps,
     transforms,
+    weights,
     work,
 )
 from asyncsgd.core.errors import BadParameter
@@ -22,9 +24,22 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.validate import integer
 
 TASK = ("initial", "update", "evaluate")
+MODULES = (
+    aggregation,
+    compression,
+    dispatch,
+    optimizers,
+    outer_optimizers,
+    robust,
+    schedules,
+    steps,
+    transforms,
+    weights,
+    work,
+)
 KINDS: dict[str, type] = {
     name: kind
-    for module in (aggregation, compression, dispatch, optimizers, outer_optimizers, schedules, steps, transforms, work)
+    for module in MODULES
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
     if name not in ("Custom", "CustomSchedule") and not name.startswith("_")

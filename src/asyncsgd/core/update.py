@@ -8,19 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from asyncsgd.core.aggregation import Buffer, Each
+from asyncsgd.core.aggregation import Aggregation, Buffer, Each
+from asyncsgd.core.dispatch import Batch, FirstOf
 from asyncsgd.core.errors import BadParameter, BadStep, WorkerError
 from asyncsgd.core.events import Arrival, Outcome
 from asyncsgd.core.kernels import Kernels, with_kernels
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import SGD, Adam, Momentum
 from asyncsgd.core.schedules import Schedule
-from asyncsgd.core.transforms import Clip
+from asyncsgd.core.transforms import Clip, Interpolate
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.weights import Reports, WeightedRound
 
 
 class Points:
@@ -157,15 +160,20 @@ class Update:
         self._subtract = kernels.subtract if kernels.never_raises and _is_plain(method) else None
         self._overwrites = kernels.never_raises and overwrites_points(method)
         self._transforms = [with_kernels(transform.apply, kernels) for transform in method.transforms]
-        self._add = with_kernels(method.aggregation.add, kernels)
+        self._aggregation = aggregation_of(method)
+        self._mixes = type(method.aggregation) is Each and any(type(t) is Interpolate for t in method.transforms)
+        self._add = with_kernels(self._aggregation.add, kernels)
         self._step = with_kernels(method.optimizer.step, kernels)
-        self._average = kernels.average
+        self._average, self._kernels = kernels.average, kernels
         self._memory: dict[str, Any] = {
             "transforms": [transform.init(x) for transform in method.transforms],
-            "aggregation": method.aggregation.init(x, seed),
+            "aggregation": self._aggregation.init(x, seed),
             "optimizer": method.optimizer.init(x),
             "average": x.copy() if method.average else None,
+            "weights": {} if method.weights is None else {"last": {}},
         }
+        self._reports: Reports | None = None
+        self._count_reports()
 
     @property
     def output(self) -> Vector:
@@ -178,7 +186,7 @@ class Update:
 
     def reseed(self, seed: int) -> None:
         """Draw all later noise from this seed."""
-        self.method.aggregation.reseed(self._memory["aggregation"], seed)
+        self._aggregation.reseed(self._memory["aggregation"], seed)
 
     def weigh(self, arrival: Arrival) -> float:
         """Return the step rule's weight for this arrival, without changing anything.
@@ -211,20 +219,53 @@ class Update:
         """Use one update and return (outcome, its step)."""
         if weight == 0:
             return DROPPED, 0.0
-        method, memory = self.method, self._memory
-        stepsize = method.step.size(arrival.iteration) * self.factor
+        memory = self._memory
+        stepsize = self.method.step.size(arrival.iteration) * self.factor
+        if self._reports is not None:
+            return APPLIED, self._apply_weighted(arrival, g, stepsize, weight)
         if self._subtract is not None:
             return APPLIED, self._descend(g, stepsize * weight, arrival.slot)
-        # A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
-        # model becomes infinite instead, and the server refuses the updates computed there as not finite.
+        self._gather(arrival, g, stepsize, weight)
+        return APPLIED, self._aggregation.share(memory["aggregation"], stepsize, weight)
+
+    def _gather(self, arrival: Arrival, g: Vector, stepsize: float, weight: float, scale: float = 1.0) -> None:
+        """Transform the update, multiply it by ``scale``, pass it to the aggregation and move the model if it is due.
+
+        A change that has begun cannot be undone, so an overflow must not raise (np.seterr, warnings as errors). The
+        model becomes infinite instead, and the server refuses the updates computed there as not finite.
+        """
+        memory = self._memory
         with np.errstate(all="ignore"):
             for apply, state in zip(self._transforms, memory["transforms"], strict=True):
                 g = apply(state, g, arrival)
+            if scale != 1.0:
+                scaled = self._kernels.scratch(g)
+                self._kernels.scale(g, scale, scaled)
+                g = scaled
             move = self._add(memory["aggregation"], g, stepsize, weight, arrival)
             if move is not None:
                 direction, step = move
                 self._move(direction, step, arrival)
-        return APPLIED, method.aggregation.share(memory["aggregation"], stepsize, weight)
+
+    def _apply_weighted(self, arrival: Arrival, g: Vector, stepsize: float, weight: float) -> float:
+        """Use one update of a method with weights by examples, and return its step; see `asyncsgd.core.weights`."""
+        assert self._reports is not None
+        counted, relative = self._reports.take(arrival.worker, arrival.examples)
+        own = weight * relative
+        if isinstance(self._aggregation, WeightedRound):  # the round divides by its own examples
+            self._gather(replace(arrival, examples=counted), g, stepsize, weight)
+        elif self._aggregation.weighs == "update":
+            self._gather(arrival, g, stepsize, weight, relative)
+        else:
+            if self._mixes and stepsize * own > 1:  # a share of more than 1 would go past the worker's model
+                own = 1 / stepsize
+            self._gather(arrival, g, stepsize, own)
+        return self._aggregation.share(self._memory["aggregation"], stepsize, own)
+
+    def _count_reports(self) -> None:
+        weights = self.method.weights
+        if weights is not None:
+            self._reports = Reports(weights.limit, self._memory["weights"]["last"])
 
     def _descend(self, g: Vector, step: float, done: int | None) -> float:
         """Do what `Each` and `SGD` do, x ← x - η g, in compiled code.
@@ -277,6 +318,8 @@ class Update:
         self.version, self.factor = state["version"], state["factor"]
         self.points.load(state["points"])
         self._memory = deepcopy(state["memory"])
+        self._memory.setdefault("weights", {})  # states of older versions have none
+        self._count_reports()
 
 
 def _read_only(vector: Vector) -> Vector:
@@ -297,10 +340,19 @@ def overwrites_points(method: Method) -> bool:
     )
 
 
+def aggregation_of(method: Method) -> Aggregation:
+    """Return the aggregation that a server runs: a method with weights that works in rounds needs another buffer."""
+    rounds = isinstance(method.dispatch, Batch | FirstOf)
+    if method.weights is not None and rounds and type(method.aggregation) is Buffer:
+        return WeightedRound(method.aggregation.size)
+    return method.aggregation
+
+
 def _is_plain(method: Method) -> bool:
     """Return whether an arrival moves the model by x ← x - η g and nothing else."""
     return (
         not method.transforms
+        and method.weights is None
         and type(method.aggregation) is Each
         and type(method.optimizer) is SGD
         and not method.average
@@ -309,4 +361,5 @@ def _is_plain(method: Method) -> bool:
 
 def _remembered(memory: dict[str, Any]) -> list[list[str]]:
     """Return the names of what each part holds in its state."""
-    return [sorted(part) for part in (*memory["transforms"], memory["aggregation"], memory["optimizer"])]
+    parts = (*memory["transforms"], memory["aggregation"], memory["optimizer"], memory.get("weights", {}))
+    return [sorted(part) for part in parts]

@@ -15,6 +15,7 @@ from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
 from asyncsgd.flower.client_work import ClientWork
+from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.tasks.base import Task
 
 
@@ -43,7 +44,9 @@ class Clients:
             until the client sends a good update.
         replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.
             ``"updates"``: clients return that difference themselves.
-        weighted_by: Name of the metric that weights the average of the other metrics.
+        weighted_by: Name of the number in a reply that weighs its update, and its metrics in their averages. A client
+            that does not report it counts as an average client. None: all clients count the same. Methods with noise
+            and robust aggregation do not weigh updates; see `asyncsgd.Method.weighted` for the rule.
         statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
             Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
         heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
@@ -62,7 +65,7 @@ class Clients:
     max_failures: int = 3
     pause: float = 60.0
     replies: Literal["models", "updates"] = "models"
-    weighted_by: str = "num-examples"
+    weighted_by: str | None = EXAMPLES
     statistics: Sequence[str] = STATISTICS
     heterogeneous: bool = True
     keep_updates: bool = False

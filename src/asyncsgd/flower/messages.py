@@ -25,6 +25,7 @@ from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
 from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.flower.task import Memory
+from asyncsgd.flower.weights import read_examples
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
@@ -45,7 +46,7 @@ class ReportedMetrics:
     values: dict[str, float]
 
 
-def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetrics | None:
+def read_metrics(records: Mapping[str, Any], weighted_by: str | None) -> ReportedMetrics | None:
     """Return the metrics of a reply, with lists spread out as ``name.0``, ``name.1``; None if they cannot be averaged.
 
     The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside:
@@ -64,7 +65,7 @@ def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetric
                 found[f"{name}.{place}" if several else name] = number
             if len(found) > MOST:
                 return None
-    weight = found.pop(weighted_by, 1.0)
+    weight = 1.0 if weighted_by is None else found.pop(weighted_by, 1.0)
     names = all(len(name) <= LONGEST and name.isprintable() for name in found)
     try:
         values = {name: float(number) for name, number in found.items()}
@@ -131,6 +132,8 @@ class MessageWriter:
         self._memory, self._like, self._steps = memory, like, steps
         self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
         self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
+        self.examples: dict[int, int | None] = {}
+        """By job: the examples that its reply reports. The thread of a reply writes, the polling thread takes."""
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
@@ -193,6 +196,7 @@ class MessageWriter:
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
+        self.examples[job] = read_examples(content.metric_records, self._rules.weighted_by)
         return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
 
     def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:

@@ -55,6 +55,7 @@ from asyncsgd.flower.sender import (
     meaning,
 )
 from asyncsgd.flower.task import Memory
+from asyncsgd.flower.weights import ReportWatch
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
@@ -83,6 +84,7 @@ class FlowerPool(WorkerPool):
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
         self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._reports = ReportWatch(self._rules.weighted_by)
         self._seen = -1  # number of connected nodes in the last list
         self._reminder = Reminder(engine.workers)
         self._fatal: EngineError | None = None
@@ -246,6 +248,7 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
+        examples = self._writer.examples.pop(job, None)
         match outcome:
             case Good(value=(update, carried, metrics), seconds=seconds):
                 self._evaluations.took(seconds)
@@ -257,7 +260,8 @@ class FlowerPool(WorkerPool):
                     self._memory.take(worker, carried)
                     if metrics is not None:
                         self._train_means.add(worker, metrics)
-                    self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
+                    self._note(self._reports.note(worker, examples))
+                    self._attendance.report(Arrived(job, update, worker, examples, seconds, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)

@@ -22,6 +22,7 @@ from asyncsgd.flower.encoding import check_sendable
 from asyncsgd.flower.engine import Clients, Flower
 from asyncsgd.flower.privacy import Accountant, Privacy, PrivacySpent, counted
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
+from asyncsgd.flower.weights import by_reports
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
@@ -124,7 +125,7 @@ def prepare(request: FederatedRequest, layout: Layout) -> Prepared:
     method, clients = request.method, request.clients
     for argument, code in (("up", method.up), ("down", method.down)):
         check_sendable(code, argument)
-    method, about_work = for_clients(method, request.train_config)
+    method, about_work = for_clients(by_reports(method, clients.weighted_by), request.train_config)
     notes += about_work
     if clients.queue is not None and not may_queue(method.dispatch):
         fix = "leave it out, or use federated_async_sgd(...) or fedbuff(...)"

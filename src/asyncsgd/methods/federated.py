@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from asyncsgd.core.aggregation import Buffer, Memory
+from asyncsgd.core.aggregation import Aggregation, Buffer, Calibrated, Memory
 from asyncsgd.core.dispatch import AlwaysBusy, FirstOf, Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
@@ -34,20 +34,31 @@ def fedavg(stepsize: float | Schedule = 1.0, *, clients: int, ask: int | None = 
 
 
 @recipe
-def fedbuff(stepsize: float | Schedule, *, concurrency: int, buffer: int = 10) -> Method:
+def fedbuff(stepsize: float | Schedule, *, concurrency: int, buffer: int = 10, calibrated: bool = False) -> Method:
     """FedBuff: after K arrivals x ← x - η (1/K) Σ Δ_i/√(1+s_i), where s_i is the staleness (Nguyen et al. 2022).
+
+    The staleness weights favour fast workers: if the data of the workers differ, the result is biased towards theirs.
+    With ``calibrated`` it is CA²FL (Wang et al. 2024): the server remembers the last update h_i of every worker, and
+    after K arrivals x ← x - η ((1/K) Σ (Δ_i - h_i) + mean_i h_i). All workers count the same then, also those that are
+    not in the buffer, and there are no staleness weights.
 
     Args:
         stepsize: The step η of a full buffer.
         concurrency: The number of jobs in flight.
         buffer: The number K of arrivals after which the model moves.
+        calibrated: Whether to correct the buffer by the last update of every worker. The server then needs memory for
+            n + 3 models, where n is the number of workers; a run that does not fit is refused at its start.
 
     >>> fedbuff(1.0, concurrency=8, buffer=4).local(3, 0.1).clipped(1.0, noise=0.5).name
     'clipped_fedbuff'
+    >>> fedbuff(1.0, concurrency=8, buffer=4, calibrated=True).bias
+    ()
 
     See docs/users/federated.md for a comparison with other methods, and docs/guides/federated.md for Flower.
     """
-    return Method("fedbuff", Polynomial(stepsize), Uniform(concurrency), aggregation=Buffer(buffer))
+    step: Step = Constant(stepsize) if calibrated else Polynomial(stepsize)
+    aggregation: Aggregation = Calibrated(buffer) if calibrated else Buffer(buffer)
+    return Method("fedbuff", step, Uniform(concurrency), aggregation=aggregation)
 
 
 @recipe

@@ -47,7 +47,18 @@ VARIANTS = {
         "MuLoCo (Thérien et al. 2025)": "diloco().local(steps, stepsize, optimizer=asgd.optimizers.muon())",
         "SparseLoCo (Sarfi et al. 2025)": "diloco(1.0, momentum=0.0).compressed(asgd.compression.top_k(decay=0.95))",
     },
-    "fedavg": {"over-selection (Bonawitz et al. 2019)": "fedavg(stepsize, clients=10, ask=13)"},
+    "fedavg": {
+        "over-selection (Bonawitz et al. 2019)": "fedavg(stepsize, clients=10, ask=13)",
+        "weighted by examples (McMahan et al. 2017)": "fedavg(stepsize, clients=10).weighted()",
+        "coordinate-wise median (Yin et al. 2018)": (
+            "fedavg(stepsize, clients=10).using(aggregation=asgd.aggregation.median(10))"
+        ),
+        "trimmed mean (Yin et al. 2018)": (
+            "fedavg(stepsize, clients=10).using(aggregation=asgd.aggregation.trimmed_mean(10))"
+        ),
+        "Krum (Blanchard et al. 2017)": "fedavg(stepsize, clients=10).using(aggregation=asgd.aggregation.krum(10))",
+    },
+    "fedbuff": {"CA²FL (Wang et al. 2024)": "fedbuff(stepsize, concurrency=c, calibrated=True)"},
     "mifa": {"ACE (Chang et al. 2025)": "mifa(stepsize) with one gradient per job"},
     "staleness_aware": {"n-softsync (Zhang et al. 2016)": "staleness_aware(stepsize, splits=m)"},
 }

@@ -40,6 +40,8 @@ def check_memory(method: Method, x: Vector, workers: int, free: int | None = Non
         f"and {_gigabytes(free)} are free"
     )
     fix = "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
+    if needed.memories:
+        fix += ", or a method that does not remember an update of every worker"
     raise BadParameter("workers", workers, problem, fix)
 
 

@@ -10,15 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, DivergenceWarning, NotFinite, TraceError
+from asyncsgd.core.events import Job
 from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import Reason, check_parts
+from asyncsgd.core.random import derive, output
 from asyncsgd.core.schedules import Schedule as StepSchedule
-from asyncsgd.core.server import Server
+from asyncsgd.core.server import JOB, Server
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import SPEED, Work
+from asyncsgd.engines.base import example_counter
 from asyncsgd.result import Run
 from asyncsgd.simulation import compiled_replay
 from asyncsgd.simulation.clock import play
@@ -254,6 +257,22 @@ def _model_after(arrivals: Arrivals, task: Any, method: Method, seed: int) -> Ve
     return compiled_replay.replay_lanes(arrivals, task, method, [lane], Measure(len(arrivals))).x[:, 0]
 
 
+def with_examples(arrivals: Arrivals, task: Any, work: Work, seed: int) -> Arrivals:
+    """Return the arrivals with the rows that each job used, if the task counts them (``task.examples``)."""
+    count_rows = example_counter(task, work)
+    if count_rows is None:
+        return arrivals
+    seeds, rows = derive(seed, JOB), np.full(len(arrivals), -1, np.int64)
+    if arrivals.examples is not None:
+        rows[:] = arrivals.examples  # of a recorded trace, for jobs whose rows the task does not know
+    for t in range(len(arrivals)):
+        number = int(arrivals.job[t])
+        steps, batch = int(arrivals.steps[t]), int(arrivals.batch[t])
+        found = count_rows(Job(number, int(arrivals.worker[t]), 0, 0, 0, output(seeds, number), steps, batch))
+        rows[t] = rows[t] if found is None else found
+    return replace(arrivals, examples=rows)
+
+
 def _early(source: Schedule | Trace, method: Method) -> bool:
     """Return whether jobs may have been assigned before an update: by the method's rule, or in a recorded run."""
     return isinstance(source, Trace) or method.dispatch.early
@@ -275,7 +294,7 @@ def _warn(run: Run) -> Run:
 
 def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> Run:
     task, method, _, seed, every, progress, metadata = request
-    arrivals = source.arrivals()
+    arrivals = with_examples(source.arrivals(), task, method.work, seed)
     table = _Metrics(task, every, len(arrivals), progress)
     table.take(0, task.initial())
 
@@ -287,6 +306,8 @@ def _through_core(request: _Request, source: Schedule | Trace, why: Reason) -> R
     if diverged is not None:
         source, weighed, steps = source.until(diverged), weighed.first(diverged), steps[:diverged]
     trace = source.with_outcomes(weighed, steps, metadata)
+    if arrivals.examples is not None:
+        trace = trace.with_examples(arrivals.examples[: trace.iterations])
     trace.check(early=_early(source, method))
     x, good = table.answer(diverged, update.output)
     metrics = _with_time(table.iteration, arrivals, table.columns)

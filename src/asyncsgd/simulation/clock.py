@@ -11,6 +11,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Assign, Job, Joined, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.worker import Workers
+from asyncsgd.engines.base import example_counter
 from asyncsgd.simulation.durations import Durations
 from asyncsgd.trace import Recorder
 
@@ -38,6 +39,7 @@ def play(
     """
     durations.check_known()
     task, workers = computing
+    examples = example_counter(task, server.method.work)
     keeps = server.method.job.keeps
     arrivals: list[tuple[float, int, Job]] = []
     waiting: dict[int, float] = {}  # job -> seconds of computing
@@ -81,7 +83,8 @@ def play(
     while server.iteration < iterations:
         time, job, seconds = next_arrival()
         update = workers.compute(task, server.point(job.id), job.worker, job.seed, job.steps, job.batch)
-        reply = server.handle(Arrived(job.id, update, job.worker, seconds=seconds))
+        counted = None if examples is None else examples(job)
+        reply = server.handle(Arrived(job.id, update, job.worker, counted, seconds))
         workers.settle(job.worker, reply.ended[0].outcome is Outcome.APPLIED)
         obey(time, reply)
         if after is not None and after(time):

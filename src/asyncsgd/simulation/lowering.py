@@ -184,6 +184,8 @@ def lower_numbers(method: Method, task: Task) -> Numbers | Reason:
     for compression in (method.up, method.down):
         if compression is not None:
             return Reason(f"compression {compression.name}", "has no compiled form in simulations")
+    if method.weights is not None:
+        return Reason("weights by examples", "have no compiled form")
     fields: dict[str, Any] = {}
     for role, table, part in (
         ("aggregation", GATHER, method.aggregation),

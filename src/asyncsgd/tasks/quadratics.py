@@ -28,6 +28,34 @@ class Quadratic(BuiltIn):
     """σ of the additive noise."""
     multiplicative: float
     """Standard deviation of the factor on the whole gradient."""
+    counts: tuple[int, ...] | None = None
+    """Examples of every worker, by which f weighs the f_i; None: f is their plain mean."""
+
+    def examples(self, worker: int, seed: int, batch: int | None = None) -> int | None:
+        """Return the examples that a job of this worker reports, None if the task has none."""
+        return None if self.counts is None else self.counts[worker]
+
+    def with_examples(self, examples: Sequence[int]) -> Quadratic:
+        """Return the same f_i with f = Σ n_i f_i / Σ n_i. The jobs of worker i report n_i examples.
+
+        `asyncsgd.Method.weighted` uses these reports. The optimum, the minimum and the ζ_i are those of the new f.
+
+        Args:
+            examples: The number n_i of every worker, 1 or more.
+
+        >>> task = quadratic(dim=2, workers=2, heterogeneity=1.0).with_examples([900, 100])
+        >>> bool(np.allclose(task.hessian @ task.optimum, 0.9 * task.offsets[0] + 0.1 * task.offsets[1]))
+        True
+        """
+        counts = tuple(examples)
+        for value in counts:
+            count("examples", value)
+        if len(counts) != self.workers:
+            fix = "give one number per worker"
+            raise BadParameter("examples", list(counts), f"has {len(counts)} numbers for {self.workers} workers", fix)
+        minimum = None if self.heterogeneous else self.minimum
+        numbers = self.smoothness, self.noise, self.multiplicative
+        return _build(self.hessian, self.offsets, *numbers, minimum=minimum, counts=tuple(map(int, counts)))
 
 
 def quadratic(
@@ -105,10 +133,11 @@ def _build(
     noise: float,
     multiplicative: float,
     minimum: float | None = None,
+    counts: tuple[int, ...] | None = None,
 ) -> Quadratic:
     workers, dim = offsets.shape
     same = bool((offsets == offsets[0]).all())
-    centre = offsets[0] if same else offsets.mean(axis=0)
+    centre = offsets[0] if same else np.average(offsets, axis=0, weights=counts)
     best = np.linalg.solve(hessian, centre)
     centred = offsets - centre
     # At x_0 = 0 the gradient of worker i is -b_i.
@@ -131,6 +160,7 @@ def _build(
         offsets=offsets,
         noise=float(noise),
         multiplicative=float(multiplicative),
+        counts=counts,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd import methods, optimizers
+from asyncsgd import aggregation, methods, optimizers
 from asyncsgd.core.dispatch import AlwaysBusy
 from asyncsgd.core.errors import BadEngine
 from asyncsgd.core.events import Outcome
@@ -33,6 +33,8 @@ METHODS: dict[str, Method] = {
     "async_sgd, early": methods.async_sgd(0.1).using(dispatch=AlwaysBusy(sample_early=True)),
     "shuffled_async_sgd": methods.federated_async_sgd(0.1, concurrency=4, order="shuffled"),
     "fedbuff": methods.fedbuff(0.5, concurrency=6, buffer=4).local(3, 0.1),
+    "fedbuff, calibrated and weighted": methods.fedbuff(0.1, concurrency=6, buffer=4, calibrated=True).weighted(),
+    "median": methods.federated_async_sgd(0.1, concurrency=6).using(aggregation=aggregation.median(5)),
     "over_selection": methods.fedavg(0.1, clients=2, ask=3),
     "ringmaster": methods.ringmaster(0.1, limit=2, stops=True),
     "rennala": methods.rennala(0.1, batch=3),

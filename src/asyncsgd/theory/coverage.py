@@ -68,8 +68,11 @@ def covering(method: Method, *, heterogeneous: bool, changing: bool | None = Non
     for code in (method.up, method.down):
         if code is not None:
             return Reason(code.name, "rounds what is sent")
+    if method.weights is not None:
+        return Reason("weights by examples", "change the steps")
     if not isinstance(method.aggregation, Each | Buffer):
-        return Reason(type(method.aggregation).__name__, "uses old updates again")
+        why = "uses old updates again" if method.aggregation.remembers else "is not a mean of updates"
+        return Reason(type(method.aggregation).__name__, why)
     if not isinstance(method.optimizer, SGD | Momentum):
         return Reason(type(method.optimizer).__name__, "chooses its own scale")
     if not isinstance(method.step, Constant | DelayAdaptive | DropAbove):

@@ -267,6 +267,13 @@ class Trace:
         columns["batch"] = batches_before(columns["worker"], columns["steps"], counted)
         return replace(self, jobs=Jobs(**columns))
 
+    def with_examples(self, examples: Ints) -> Trace:
+        """Return the same trace with the number of rows that each arrival used, in order of arrival; -1 if unknown."""
+        columns = {name: getattr(self.jobs, name) for name in DTYPES}
+        columns["examples"] = columns["examples"].copy()
+        columns["examples"][self.job] = examples
+        return replace(self, jobs=Jobs(**columns))
+
     def with_outcomes(self, weighed: Weighed, steps: Floats, metadata: Mapping[str, str]) -> Trace:
         """Return the same jobs at the same times, with the outcomes and steps of another method."""
         columns = {name: getattr(self.jobs, name).copy() for name in DTYPES}
