@@ -22,6 +22,7 @@ from asyncsgd.core.events import Arrived, Command, Job, Joined, Left, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
 
 # Threads of the numerical libraries. Too many are expensive: two workers with two threads each on two processors are
 # ten times slower than with one thread each.
@@ -162,7 +163,14 @@ class Note:
     message: str | None = None
 
 
-Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """No worker may get another job, for this reason. The run ends as after its last iteration."""
+
+    reason: str
+
+
+Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note | Exhausted
 """What a pool can report in ``poll``: events for the server, and facts that only the training loop needs."""
 
 
@@ -204,6 +212,10 @@ class WorkerPool(ABC):
         A pool of an engine that `keeps_state` passes the verdict on with the worker's next job. Calling this for an
         update that the server did not take is optional.
         """
+        return
+
+    def resumed(self, trace: Trace) -> None:
+        """Learn what happened before a resume: the trace up to the checkpoint. Called before the first command."""
         return
 
     @abstractmethod

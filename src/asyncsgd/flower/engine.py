@@ -16,6 +16,7 @@ from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
 from asyncsgd.flower.client_work import ClientWork
 from asyncsgd.flower.weights import EXAMPLES
+from asyncsgd.flower.privacy import Accountant
 from asyncsgd.tasks.base import Task
 
 
@@ -37,8 +38,12 @@ class Clients:
             busy clients (Algorithm 2). Default: no bound, and every client gets the same share of the jobs. With a
             bound, fast clients wait less for slow ones, and slow ones contribute less: of three clients of which one is
             ten times slower, the slow one gives 6 % of the updates with ``concurrency=6`` and ``queue=3``.
-        max_norm: Refuse updates with a larger norm. None: accept any norm. Clipping, which shortens updates instead,
-            belongs to the method: ``method.clipped(norm)``.
+        max_norm: Refuse updates with a larger norm. ``"auto"``: 10 times the median norm of the last 50 accepted
+            updates, once 20 were accepted. That leaves the running statistics to their median. It is off if the method
+            clips, because clipping, which shortens updates instead, bounds them already: ``method.clipped(norm)``.
+            None: accept any norm.
+        max_updates: Largest number of updates of one client that the run uses. After that, the client gets no more
+            jobs. When no connected client is left, the run ends. None: no limit.
         max_failures: Leave out a client for a while after this many consecutive failures.
         pause: Seconds for which a failing client is left out the first time. The time doubles at each further pause
             until the client sends a good update.
@@ -61,7 +66,8 @@ class Clients:
     timeout: float = 3600.0
     patience: float | None = 10.0
     queue: int | None = None
-    max_norm: float | None = None
+    max_norm: float | Literal["auto"] | None = "auto"
+    max_updates: int | None = None
     max_failures: int = 3
     pause: float = 60.0
     replies: Literal["models", "updates"] = "models"
@@ -71,7 +77,7 @@ class Clients:
     keep_updates: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("minimum", "queue", "max_failures"):
+        for name in ("minimum", "queue", "max_failures", "max_updates"):
             value = getattr(self, name)
             if value is not None:
                 count(name, value)
@@ -82,7 +88,9 @@ class Clients:
             if self.patience <= 1:
                 fix = "pass a multiple above 1, such as 10, or None"
                 raise BadParameter("patience", self.patience, "would give up every second job of a client", fix)
-        if self.max_norm is not None:
+        if isinstance(self.max_norm, str) and self.max_norm != "auto":
+            raise BadParameter("max_norm", self.max_norm, "is unknown", 'pass "auto", a number, or None for no bound')
+        if self.max_norm is not None and not isinstance(self.max_norm, str):
             positive("max_norm", self.max_norm)
         if self.replies not in ("models", "updates"):
             raise BadParameter("replies", self.replies, "is unknown", 'pass "models" or "updates"')
@@ -112,6 +120,8 @@ class Flower(Engine):
     """How clients compress updates, with `asyncsgd.flower.compress_mod`."""
     down: Compression | None = None
     """How models are compressed on the way to clients."""
+    accountant: Accountant | None = None
+    """Counts what clients contribute, if the method adds noise. Its book may have a limit."""
 
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         """Start a pool. Clients learn the steps of ``work`` alone. A task with a method ``bind`` gets the pool."""

@@ -130,6 +130,7 @@ class MessageWriter:
     def __init__(self, engine: Flower, memory: Memory, like: Vector, *, steps: bool = False) -> None:
         self._engine, self._layout, self._rules = engine, engine.layout, engine.clients
         self._memory, self._like, self._steps = memory, like, steps
+        self._bound = None if self._rules.max_norm == "auto" else self._rules.max_norm
         self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
         self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
         self.examples: dict[int, int | None] = {}
@@ -148,7 +149,10 @@ class MessageWriter:
             return made
 
         def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
-            return self._read(content, point, handle.number, job.id)
+            found = self._read(content, point, handle.number, job.id)
+            if self._rules.max_norm == "auto":
+                message.length = norm(found[0])  # the pool compares it with the bound, in the order of arrivals
+            return found
 
         message = ClientMessage(
             handle.number, handle.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id
@@ -187,10 +191,10 @@ class MessageWriter:
             check_update(update, self._like, worker, job)
         except NotFinite as error:
             raise BadReply("the arrays hold NaN or infinity") from error
-        if self._rules.max_norm is not None:
+        if self._bound is not None:
             self._check_length(norm(update), "the update")
         carried = self._layout.keep(arrays)
-        if self._rules.max_norm is not None:
+        if self._bound is not None:
             for part in self._layout.carried:
                 if part.rule == "statistic":
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
@@ -209,9 +213,8 @@ class MessageWriter:
         return self._layout.difference(self._coding.start(point), arrays), arrays
 
     def _check_length(self, length: float, what: str) -> None:
-        bound = self._rules.max_norm
-        if bound is not None and length > bound:
-            raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {bound:g}")
+        if self._bound is not None and length > self._bound:
+            raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {self._bound:g}")
 
 
 def _content(record: Any, config: Any, number: int) -> Any:

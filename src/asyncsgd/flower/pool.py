@@ -24,6 +24,7 @@ from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
+from asyncsgd.flower.allowance import Allowance
 from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
 from asyncsgd.flower.clients import (
@@ -37,17 +38,17 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
-from asyncsgd.flower.encoding import FIX
+from asyncsgd.flower.known_mods import Mods, advice
 from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.norm_limit import NormLimit
 from asyncsgd.flower.sender import (
     EXPIRED,
     OFFLINE,
     UNDELIVERED,
     ClientMessage,
     ErrorReply,
+    Fatal,
     Good,
-    NotBuilt,
-    NotStored,
     Outcome,
     Refused,
     RunEnded,
@@ -56,13 +57,13 @@ from asyncsgd.flower.sender import (
 )
 from asyncsgd.flower.task import Memory
 from asyncsgd.flower.weights import ReportWatch
+from asyncsgd.trace import Trace
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
 LAST = 60.0
 """Longest wait at the end of a run for clients that evaluate, in seconds."""
-SENT_COMPRESSED = f"The model was sent compressed: if the client has no mod that decodes it, {FIX}."
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -80,6 +81,8 @@ class FlowerPool(WorkerPool):
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
         self._evaluations = Evaluations(self._writer)
         self._patience = Patience(self._rules)
+        self._norms, self._mods = NormLimit(self._rules.max_norm), Mods()
+        self._allowance = Allowance(self._rules.max_updates, engine.accountant)
         self._handles: dict[int, WorkerHandle] = {}
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
@@ -119,6 +122,7 @@ class FlowerPool(WorkerPool):
         self._memory.save(now)
         self._evaluate()
         self._drain(0.0 if self._attendance.pending else timeout)
+        self._allowance.end(self._attendance, self._online)
         self._give_up()  # last, after all replies: time for which the server was busy must not count for a client
         return self._attendance.take()
 
@@ -126,7 +130,15 @@ class FlowerPool(WorkerPool):
         assert report.worker is not None
         handle = self._handles[report.worker]
         handle.judged(report.job, applied)
+        self._note(self._allowance.used(handle.number, applied))
+        if not self._allowance.admits(handle.number):
+            self._leave(handle)
+        if self._allowance.reopened():
+            self._join()
         self._send(handle)
+
+    def resumed(self, trace: Trace) -> None:
+        self._allowance.resumed(trace)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
@@ -163,7 +175,8 @@ class FlowerPool(WorkerPool):
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        return [report for report in (*reports, *bias(self._handles.values())) if isinstance(report, Note)]
+        last = (*reports, *self._norms.summary(), *bias(self._handles.values()))
+        return [report for report in last if isinstance(report, Note)]
 
     def close(self) -> None:
         if self._closed:
@@ -209,17 +222,8 @@ class FlowerPool(WorkerPool):
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
-            case (_, RunEnded(reason=reason)):
-                fix = "start it again with resume=True to continue from the checkpoint"
-                self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
-            case (_, NotStored(reason=reason)):
-                fix = "free some disk space and continue with resume=True"
-                self._fatal = EngineError(f"an update could not be written to disk ({reason}); {fix}")
-            case (message, NotBuilt(reason=reason)):
-                fix = "check train_config and evaluate_clients"
-                self._fatal = EngineError(
-                    f"the message to client {message.worker} could not be built ({reason}); {fix}"
-                )
+            case (message, Fatal() as failure):
+                self._fatal = failure.error(None if message is None else message.worker)
             case (message, outcome):
                 self._answered(message, outcome)
 
@@ -249,16 +253,20 @@ class FlowerPool(WorkerPool):
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
         examples = self._writer.examples.pop(job, None)
+        if isinstance(outcome, Good) and message.wanted and (no := self._norms.judge(worker, message.length)):
+            self._note(no.notes)
+            outcome = Refused(no.reason)
         match outcome:
             case Good(value=(update, carried, metrics), seconds=seconds):
                 self._evaluations.took(seconds)
                 handle.failures = handle.pauses = 0
                 handle.proven = True
                 if message.wanted:
-                    if self._engine.up is not None:
+                    if self._engine.up is not None or self._allowance.active:
                         handle.undecided = job
                     self._memory.take(worker, carried)
                     if metrics is not None:
+                        self._note(self._mods.reported(metrics.values))
                         self._train_means.add(worker, metrics)
                     self._note(self._reports.note(worker, examples))
                     self._attendance.report(Arrived(job, update, worker, examples, seconds, checked=True))
@@ -270,8 +278,8 @@ class FlowerPool(WorkerPool):
                 why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
                 report = Lost(job)
             case ErrorReply(code=code, reason=why):
-                hint = "" if handle.proven or self._engine.down is None else f"\n{SENT_COMPRESSED}"
-                report = Failed(job, worker, f"{meaning(code)}: {why}{hint}")
+                why += advice(why, compressed=not handle.proven and self._engine.down is not None)
+                report = Failed(job, worker, f"{meaning(code)}: {why}")
         if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
@@ -310,7 +318,8 @@ class FlowerPool(WorkerPool):
             self._evaluate()
 
     def _join(self) -> None:
-        self._attendance.came(*sorted(handle.number for handle in self._online() if not handle.out))
+        here = (handle.number for handle in self._online() if not handle.out)
+        self._attendance.came(*sorted(worker for worker in here if self._allowance.admits(worker)))
 
     def _lose(self, handle: WorkerHandle) -> None:
         """Record that the client is offline. Its current message is lost, even if the client comes back."""

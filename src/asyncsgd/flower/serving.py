@@ -20,6 +20,7 @@ from asyncsgd.flower.client_work import for_clients
 from asyncsgd.flower.clients import is_simulated
 from asyncsgd.flower.encoding import check_sendable
 from asyncsgd.flower.engine import Clients, Flower
+from asyncsgd.flower.norm_limit import fitting
 from asyncsgd.flower.privacy import Accountant, Privacy, PrivacySpent, counted
 from asyncsgd.flower.task import AbsentUpdates, Evaluate, FlowerTask, KeptUpdates
 from asyncsgd.flower.weights import by_reports
@@ -322,7 +323,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             request.grid,
             layout,
             carried,
-            request.clients,
+            fitting(request.clients, prepared.method),
             request.train_config,
             request.evaluate_config,
             folder,
@@ -330,6 +331,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             freeze=accountant is not None,
             up=prepared.method.up,
             down=prepared.method.down,
+            accountant=accountant,
         )
         inner = RunRequest(
             task=cast(Task, task),

@@ -138,7 +138,7 @@ class FlowerTask:
         self.pool: FlowerPool | None = None
         self._names: set[str] | None = None
         self._last = 0
-        self._epsilon: float | None = None
+        self._contributions: float | None = None
 
     def bind(self, pool: FlowerPool) -> None:
         """Set the pool that receives evaluations. The engine calls this."""
@@ -160,7 +160,7 @@ class FlowerTask:
     def planned(self) -> None:
         """Record the ε spent up to the model that is evaluated next: more is spent while the evaluation runs."""
         if self._accountant is not None:
-            self._epsilon = self._accountant.spent().epsilon
+            self._contributions = self._accountant.book.most  # ε takes a while: the evaluating thread computes it
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return the metrics of the user's function at x."""
@@ -187,7 +187,9 @@ class FlowerTask:
         elif self._names != set(values):
             fix = f"return {sorted(self._names)} every time, or None"
             raise BadParameter("evaluate", sorted(values), "are different metrics than before", fix)
-        return values if self._epsilon is None else {**values, "epsilon": self._epsilon}
+        if self._accountant is None or self._contributions is None:
+            return values
+        return {**values, "epsilon": self._accountant.epsilon(self._contributions)}
 
     def record(self, x: Vector) -> Any:
         """Return the ``ArrayRecord`` of a vector and of the carried arrays."""

@@ -12,7 +12,7 @@ from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFaile
 from asyncsgd.core.events import Arrived, Drain, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import Died, Exhausted, Failed, Note, Rejected, Report, WorkerPool
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks, culprit
 from asyncsgd.run.callbacks.best import Best, described
@@ -142,6 +142,7 @@ class Loop:
             recorder = self._files.resume(checkpoint, config, package, initial)
             record.open(self._server, recorder, checkpoint.seconds, resumed=True)
             with self._rescued():  # from here on, the files belong to the resumed run
+                pool.resumed(record.trace())
                 self._resume(self._files, noise)
             return
         counted = batches_of(request.task)
@@ -300,6 +301,8 @@ class Loop:
                 record.troubles.died()
                 record.worker(worker, DIED, reason=reason)
                 record.note(f"worker {worker} {reason}")
+            case Exhausted(reason=reason):
+                record.stop(reason)
             case Note(event=event, details=details, message=message):
                 record.journal(event, **details)
                 if message is not None:

@@ -142,6 +142,11 @@ class Recording:
         """Add one line to the journal."""
         self._journal.add(event, **{"iteration": self._server.iteration, "seconds": self.seconds, **details})
 
+    def stop(self, reason: str) -> None:
+        """End the run as a callback would."""
+        self.control.stop(reason)
+        self._heed()
+
     def _heed(self) -> None:
         """Do what callbacks asked for, and journal it. The loop reads ``control`` to know that it must stop.
 
