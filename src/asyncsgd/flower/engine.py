@@ -46,6 +46,9 @@ class Clients:
         weighted_by: Name of the metric that weights the average of the other metrics.
         statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
             Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
+        shared: Name patterns of the arrays that the server and the clients share; one pattern may be a string. Only
+            these arrays are sent, expected in replies, and in the run's ``arrays``. All others stay on the clients, as
+            personal layers do. Default: all arrays.
         heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
         keep_updates: Whether to write every update to the run's directory, so that `asyncsgd.replay` can apply them
             again.
@@ -64,6 +67,7 @@ class Clients:
     replies: Literal["models", "updates"] = "models"
     weighted_by: str = "num-examples"
     statistics: Sequence[str] = STATISTICS
+    shared: str | Sequence[str] = "*"
     heterogeneous: bool = True
     keep_updates: bool = False
 
@@ -86,6 +90,14 @@ class Clients:
         if isinstance(self.statistics, str) or not all(isinstance(pattern, str) for pattern in self.statistics):
             fix = 'pass a list of name patterns, such as ["*running_mean"]'
             raise BadParameter("statistics", self.statistics, "is not a list of patterns", fix)
+        if not self.shared or not all(isinstance(pattern, str) for pattern in self.shared):
+            fix = 'pass a pattern such as "body.*", or a list of them'
+            raise BadParameter("shared", self.shared, "is not a list of patterns", fix)
+
+    @property
+    def shared_patterns(self) -> tuple[str, ...]:
+        """The patterns of ``shared`` as a tuple."""
+        return (self.shared,) if isinstance(self.shared, str) else tuple(self.shared)
 
 
 @dataclass(frozen=True)

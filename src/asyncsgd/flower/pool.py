@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
@@ -38,6 +38,7 @@ from asyncsgd.flower.clients import (
     is_simulated,
 )
 from asyncsgd.flower.encoding import FIX
+from asyncsgd.flower.legacy import Formats
 from asyncsgd.flower.messages import Means, MessageWriter
 from asyncsgd.flower.sender import (
     EXPIRED,
@@ -80,6 +81,7 @@ class FlowerPool(WorkerPool):
         self._evaluations = Evaluations(self._writer)
         self._patience = Patience(self._rules)
         self._handles: dict[int, WorkerHandle] = {}
+        self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
         self._train_means = Means()  # of the metrics that clients reported since the last evaluation
@@ -145,7 +147,7 @@ class FlowerPool(WorkerPool):
         self._attendance.retire(worker)
         self._leave(self._handles[worker])
 
-    def finish(self) -> list[Note]:
+    def finish(self) -> list[Note | Replied]:
         reports: list[Report] = []
         for message in self._live.values():
             self._handles[message.worker].drop(message)
@@ -161,7 +163,7 @@ class FlowerPool(WorkerPool):
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        return [report for report in (*reports, *bias(self._handles.values())) if isinstance(report, Note)]
+        return [report for report in (*reports, *bias(self._handles.values())) if isinstance(report, LATE)]
 
     def close(self) -> None:
         if self._closed:
@@ -227,8 +229,14 @@ class FlowerPool(WorkerPool):
         was_silent = was_current and handle.answered()
         if was_current:
             handle.current = None
+            if handle.sends_again(message, outcome):
+                self._send(handle)
+                return
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
+            self._note(message.notes)
+            if message.wanted:
+                self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
@@ -285,7 +293,7 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                self._handles[worker] = WorkerHandle(worker, node.node_id)
+                self._handles[worker] = WorkerHandle(worker, node.node_id, self._formats)
                 self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id

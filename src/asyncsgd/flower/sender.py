@@ -15,11 +15,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
 from asyncsgd.core.errors import NotKept, WorkerError
+from asyncsgd.engines.base import Note
 
 LONGEST = 2000
 
@@ -88,6 +89,16 @@ class ClientMessage:
     """How often the client had joined when the message was sent. What it remembers starts afresh each time."""
     applied: int = -1
     """The client's last job that was applied since it joined, as known when the message was sent; -1: none."""
+    legacy: bool = False
+    """Whether the message has the format of Flower's legacy clients, see `asyncsgd.flower.legacy`."""
+    records: Any = None
+    """What the reply contained beside the model's arrays, a ``RecordDict``. ``read`` sets it."""
+    notes: list[Note] = field(default_factory=list)
+    """What the user should know about the reply. ``read`` adds to it."""
+
+    def repeat(self) -> None:
+        """Get ready to be sent again, under another name. The first exchange has ended, so no thread reads this."""
+        self.group = f"{self.group}-again"
 
 
 @dataclass(frozen=True)
