@@ -140,7 +140,7 @@ def test_the_update_is_the_difference_to_what_was_sent() -> None:
         (record(a=np.zeros(2, np.float32), m=np.array(0)), "'n' is missing, 2 in all"),
         (record(a=np.zeros(2, np.float32), n=np.array(0j)), "array 'n' is 'complex128', the model has int64"),
         (record(a=np.zeros(2, np.longdouble), n=np.array(0)), "array 'a' is .*, the model has float32"),
-        (record(x=np.zeros(2), y=np.zeros(2), z=np.zeros(2)), "there are 3 of them, and the model has 2"),
+        (record(**{str(n): np.zeros(2) for n in range(3)}), "has 3 arrays without names, the model has 2"),
     ],
 )
 def test_other_names_and_dtypes_are_refused(reply: object, words: str) -> None:

@@ -202,8 +202,9 @@ def read_parts(record: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, ND
         known = {part.name for part in parts}
         wrong = [f"{name!r:.60} is missing" for name in missing]
         wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
-        if len(record) != len(parts) and not any(name in known for name in record):
-            wrong = [f"there are {len(record)} of them, and the model has {len(parts)}"]  # legacy arrays have no names
+        if record and all(name.isdigit() or name == EMPTY for name in record):
+            found = len(record) - (EMPTY in record)
+            raise BadReply(f"the reply has {found} arrays without names, the model has {len(parts)} arrays")
         raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
     return {part.name: view(part.name, record[part.name], part.shape, part.dtype, convert=True) for part in parts}
 
@@ -225,6 +226,8 @@ def by_position(record: Mapping[str, Any], parts: Sequence[Part]) -> Mapping[str
     return dict(zip(names, record.values(), strict=True))
 
 
+EMPTY = "_empty"
+"""The only name in the record of a legacy client that returns no arrays."""
 ARRAYS, LEGACY = "arrays", "fitres.parameters"
 """Names of a reply's record with the model: that of Flower's own strategies, and that of legacy clients."""
 
