@@ -17,7 +17,7 @@ def train(msg: Message, context: Context):
     set_model_params(model, msg.content["arrays"].to_numpy_ndarrays())
     x_train, y_train, _, _ = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an epoch is too few to converge
+        warnings.simplefilter("ignore")  # so few steps do not converge
         model.fit(x_train, y_train)
     metrics = {"num-examples": len(x_train), "train_accuracy": float(model.score(x_train, y_train))}
     content = {"arrays": ArrayRecord(get_model_params(model)), "metrics": MetricRecord(metrics)}

@@ -29,7 +29,7 @@ class FlowerClient(Client):
     def fit(self, ins: FitIns) -> FitRes:
         set_model_params(self.model, parameters_to_ndarrays(ins.parameters))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an epoch is too few to converge
+            warnings.simplefilter("ignore")  # so few steps do not converge
             self.model.fit(self.x_train, self.y_train)
         return FitRes(
             status=Status(code=Code.OK, message="Success"),
