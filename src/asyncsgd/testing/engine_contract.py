@@ -97,7 +97,7 @@ class Ledger:
                 case Lost(job=job):
                     self._check_known(job)
                     self._end(job, "lost")
-                case Note():
+                case Note() | Replied():
                     pass
                 case _:
                     raise BadEngine(f"reported {report!r}, which is not a report")
