@@ -220,7 +220,6 @@ LIES: dict[str, tuple[Any, str]] = {
     "a scale that is NaN": (with_bytes(NAN), "has a scale that is not in range"),
     "a unit that no encoder makes": (with_bytes(np.array([0, 0, 0, 0, 128, 0, 0, 0], np.uint8)), "holds -128"),
     "too large": (with_bytes(np.array([0, 0, 0, 127, 127, 0, 0, 0], np.uint8)), "scale"),
-    "an array too many": (with_array("w", np.zeros((2, 2), np.float32)), "'w' is unknown"),
     "a carried array is missing": (without("n"), "'n' is missing"),
     "a carried array of another shape": (with_array("n", np.zeros(3, np.int64)), "has shape (3,)"),
 }

@@ -79,7 +79,7 @@ def test_the_last_evaluation_is_waited_for() -> None:
 
     with bench(slow, towards(3.0), evaluate_config={}) as here:
         here.pool.measured(9, MODEL)
-        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        [note] = [note for note in here.pool.finish() if getattr(note, "event", "") == "client_metrics"]
         assert (note.details["at"], note.details["clients"]) == (9, 2)
 
 

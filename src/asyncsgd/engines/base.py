@@ -170,8 +170,22 @@ class Exhausted:
     reason: str
 
 
-Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note | Exhausted
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """What an answer contained beside the update, for ``Callback.on_reply``. `Arrived` follows if it was a job's."""
+
+    worker: int
+    kind: str
+    """What the worker was asked to do: ``"train"`` or ``"evaluate"``."""
+    records: Any
+
+
+Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note | Replied | Exhausted
 """What a pool can report in ``poll``: events for the server, and facts that only the training loop needs."""
+
+
+LATE = (Note, Replied)
+"""What counts even after the last update. It changes nothing of the model, and is reported only once."""
 
 
 class WorkerPool(ABC):
@@ -222,8 +236,8 @@ class WorkerPool(ABC):
     def retire(self, worker: int) -> None:
         """Remove this worker for good. Its jobs are never reported, and it is not replaced."""
 
-    def finish(self) -> list[Note]:
-        """Return the last notes, once the run is over and no job is wanted. This may take a while."""
+    def finish(self) -> Sequence[Note | Replied]:
+        """Return the last notes and replies, once the run is over and no job is wanted. This may take a while."""
         return []
 
     @abstractmethod

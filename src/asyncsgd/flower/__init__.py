@@ -5,6 +5,7 @@ client and finds out which are connected; ``messages`` builds and reads messages
 turns named arrays into one vector, ``task`` is the server's part of the task, ``client_evaluation`` evaluates on
 clients, ``bounded_dispatch`` bounds the jobs of a client, and ``privacy`` computes the ε spent. ``mod`` compresses
 messages on the client, ``encoding`` on the server, and ``client_work`` is what the server knows of a client's work.
+``legacy`` has the messages of Flower's legacy clients, and finds out which clients need them.
 
 Needs the extra ``flower``.
 """

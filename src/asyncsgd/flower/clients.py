@@ -21,7 +21,8 @@ from typing import Any
 from asyncsgd._files import write_text
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
-from asyncsgd.flower.sender import ClientMessage, RunEnded, clean
+from asyncsgd.flower.legacy import ClientFormat, Formats
+from asyncsgd.flower.sender import ClientMessage, Outcome, RunEnded, clean
 
 # --------------------------------------------------------------------------------------------------------------
 # Which clients are connected, and which worker number each of them has.
@@ -196,8 +197,9 @@ LONGEST = 6
 class WorkerHandle:
     """One client. Only the pool changes it."""
 
-    def __init__(self, number: int, node: int) -> None:
+    def __init__(self, number: int, node: int, formats: Formats) -> None:
         self.number, self.node = number, node
+        self.format = ClientFormat(formats)
         self.online = True
         self.left_at = 0.0
         self.doubtful = False  # an error reply said that it is offline; the list of nodes has not confirmed it
@@ -228,7 +230,19 @@ class WorkerHandle:
             return None
         self.current = self.waiting.popleft()
         self.current.joins, self.current.applied = self.joins, self.applied
+        self.current.legacy = self.format.legacy
         return self.current
+
+    def sends_again(self, message: ClientMessage, outcome: Outcome) -> bool:
+        """Return whether the client did not understand the format of a message, which is then queued again.
+
+        The same message object is sent, so the pool's records of a job or an evaluation stay as they are.
+        """
+        if not self.format.learn(message, outcome) or not message.wanted:
+            return False
+        message.repeat()
+        self.waiting.appendleft(message)
+        return True
 
     def judged(self, job: int, applied: bool) -> None:
         """Record the server's verdict on an update. A verdict from before the client left has no effect."""
@@ -246,6 +260,7 @@ class WorkerHandle:
         """Drop the client's training messages, as it is left out or gone. What it remembers starts afresh."""
         self.left_at = now
         self.joins, self.applied, self.undecided = self.joins + 1, -1, -1
+        self.format.doubt()
         for message in (self.current, *self.waiting):
             if message is not None and message.kind == "train":
                 message.wanted = False

@@ -15,8 +15,8 @@ from asyncsgd.core.work import Work
 from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
 from asyncsgd.flower.client_work import ClientWork
-from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.flower.privacy import Accountant
+from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.tasks.base import Task
 
 
@@ -54,6 +54,9 @@ class Clients:
             and robust aggregation do not weigh updates; see `asyncsgd.Method.weighted` for the rule.
         statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
             Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
+        shared: Name patterns of the arrays that the server and the clients share; one pattern may be a string. Only
+            these arrays are sent, expected in replies, and in the run's ``arrays``. All others stay on the clients, as
+            personal layers do. Default: all arrays.
         heterogeneous: Whether the data differ between clients. Methods that favour fast clients then warn.
         keep_updates: Whether to write every update to the run's directory, so that `asyncsgd.replay` can apply them
             again.
@@ -73,6 +76,7 @@ class Clients:
     replies: Literal["models", "updates"] = "models"
     weighted_by: str | None = EXAMPLES
     statistics: Sequence[str] = STATISTICS
+    shared: str | Sequence[str] = "*"
     heterogeneous: bool = True
     keep_updates: bool = False
 
@@ -97,6 +101,14 @@ class Clients:
         if isinstance(self.statistics, str) or not all(isinstance(pattern, str) for pattern in self.statistics):
             fix = 'pass a list of name patterns, such as ["*running_mean"]'
             raise BadParameter("statistics", self.statistics, "is not a list of patterns", fix)
+        if not self.shared or not all(isinstance(pattern, str) for pattern in self.shared):
+            fix = 'pass a pattern such as "body.*", or a list of them'
+            raise BadParameter("shared", self.shared, "is not a list of patterns", fix)
+
+    @property
+    def shared_patterns(self) -> tuple[str, ...]:
+        """The patterns of ``shared`` as a tuple."""
+        return (self.shared,) if isinstance(self.shared, str) else tuple(self.shared)
 
 
 @dataclass(frozen=True)

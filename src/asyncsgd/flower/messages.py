@@ -19,10 +19,11 @@ from asyncsgd.core.errors import BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
-from asyncsgd.flower.arrays import Arrays
+from asyncsgd.flower.arrays import ARRAYS, Arrays, model_record
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
+from asyncsgd.flower.legacy import legacy_content, legacy_metrics, numbered
 from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.flower.task import Memory
 from asyncsgd.flower.weights import read_examples
@@ -133,8 +134,6 @@ class MessageWriter:
         self._bound = None if self._rules.max_norm == "auto" else self._rules.max_norm
         self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
         self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
-        self.examples: dict[int, int | None] = {}
-        """By job: the examples that its reply reports. The thread of a reply writes, the polling thread takes."""
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
@@ -143,13 +142,16 @@ class MessageWriter:
         config = {**self._engine.train_config, STEPS: job.steps} if self._steps else self._engine.train_config
 
         def content() -> Any:
-            made = _content(self._record((job.version, assign.slot), point), config, job.version + 1)
+            record = self._record((job.version, assign.slot), point)
+            if message.legacy and not self._coding.encodes_models:  # else the mod numbers the arrays
+                record = numbered(record)
+            made = _content(message, record, config, job.version + 1)
             if self._coding.used:
                 made[TERMS] = self._coding.terms(f"{self._start}-{message.joins}", job.id, message.applied)
             return made
 
         def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
-            found = self._read(content, point, handle.number, job.id)
+            found = self._read(content, point, message)
             if self._rules.max_norm == "auto":
                 message.length = norm(found[0])  # the pool compares it with the bound, in the order of arrivals
             return found
@@ -163,15 +165,18 @@ class MessageWriter:
         """Return the message that asks a client to evaluate a model."""
 
         def content() -> Any:
-            return _content(record, self._engine.evaluate_config or {}, iteration)
+            arrays = numbered(record) if message.legacy else record
+            return _content(message, arrays, self._engine.evaluate_config or {}, iteration)
 
         def read(content: Any) -> ReportedMetrics | None:
-            return read_metrics(content.metric_records, self._rules.weighted_by)
+            message.records = content
+            return self._metrics(content, legacy_metrics(content, "evaluate", self._rules.weighted_by), message)
 
         group = f"evaluate-{iteration}-{handle.number}"
-        return ClientMessage(
+        message = ClientMessage(
             handle.number, handle.node, "evaluate", group, content, self._rules.timeout, read, iteration
         )
+        return message
 
     def _record(self, key: tuple[int, int], point: Vector) -> Any:
         record = self._records.get(key)
@@ -182,11 +187,12 @@ class MessageWriter:
         return record
 
     def _read(
-        self, content: Any, point: Vector, worker: int, job: int
+        self, content: Any, point: Vector, message: ClientMessage
     ) -> tuple[Vector, Arrays, ReportedMetrics | None]:
-        if len(content.array_records) != 1:
-            raise BadReply(f"the reply has {len(content.array_records)} sets of arrays, one is expected")
-        update, arrays = self._unpack(content, next(iter(content.array_records.values())), point)
+        reported = legacy_metrics(content, "train", self._rules.weighted_by)
+        name, record = model_record(content, self._layout)
+        update, arrays = self._unpack(content, record, point)
+        worker, job = message.worker, message.number
         try:
             check_update(update, self._like, worker, job)
         except NotFinite as error:
@@ -200,8 +206,10 @@ class MessageWriter:
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
-        self.examples[job] = read_examples(content.metric_records, self._rules.weighted_by)
-        return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
+        message.records = others(content, name)
+        metrics = content.metric_records if reported is None else {"metrics": reported}
+        message.examples = read_examples(metrics, self._rules.weighted_by)
+        return update, carried, read_metrics(metrics, self._rules.weighted_by)
 
     def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:
         """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
@@ -217,7 +225,16 @@ class MessageWriter:
             raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {self._bound:g}")
 
 
-def _content(record: Any, config: Any, number: int) -> Any:
+def others(content: Any, model: str) -> Any:
+    """Return the records of a reply, without that of the model and those of the mod that compresses."""
+    from flwr.app import RecordDict
+
+    return RecordDict({name: record for name, record in content.items() if name not in (model, TERMS)})
+
+
+def _content(message: ClientMessage, record: Any, config: Any, number: int) -> Any:
     from flwr.app import ConfigRecord, RecordDict
 
-    return RecordDict({"arrays": record, "config": ConfigRecord({**config, "server-round": number})})
+    if message.legacy:
+        return legacy_content(message.kind, record, config, number)
+    return RecordDict({ARRAYS: record, "config": ConfigRecord({**config, "server-round": number})})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.allowance import Allowance
 from asyncsgd.flower.arrays import Arrays
@@ -39,6 +39,7 @@ from asyncsgd.flower.clients import (
     is_simulated,
 )
 from asyncsgd.flower.known_mods import Mods, advice
+from asyncsgd.flower.legacy import Formats
 from asyncsgd.flower.messages import Means, MessageWriter
 from asyncsgd.flower.norm_limit import NormLimit
 from asyncsgd.flower.sender import (
@@ -84,6 +85,7 @@ class FlowerPool(WorkerPool):
         self._norms, self._mods = NormLimit(self._rules.max_norm), Mods()
         self._allowance = Allowance(self._rules.max_updates, engine.accountant)
         self._handles: dict[int, WorkerHandle] = {}
+        self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
         self._train_means = Means()  # of the metrics that clients reported since the last evaluation
@@ -159,7 +161,7 @@ class FlowerPool(WorkerPool):
         self._attendance.retire(worker)
         self._leave(self._handles[worker])
 
-    def finish(self) -> list[Note]:
+    def finish(self) -> list[Note | Replied]:
         reports: list[Report] = []
         for message in self._live.values():
             self._handles[message.worker].drop(message)
@@ -176,7 +178,7 @@ class FlowerPool(WorkerPool):
         self._note(self._evaluations.close())
         reports += self._attendance.take()
         last = (*reports, *self._norms.summary(), *bias(self._handles.values()))
-        return [report for report in last if isinstance(report, Note)]
+        return [report for report in last if isinstance(report, LATE)]
 
     def close(self) -> None:
         if self._closed:
@@ -233,8 +235,13 @@ class FlowerPool(WorkerPool):
         was_silent = was_current and handle.answered()
         if was_current:
             handle.current = None
+            if handle.sends_again(message, outcome):
+                self._send(handle)
+                return
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
+            if message.wanted:
+                self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
@@ -252,7 +259,6 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
-        examples = self._writer.examples.pop(job, None)
         if isinstance(outcome, Good) and message.wanted and (no := self._norms.judge(worker, message.length)):
             self._note(no.notes)
             outcome = Refused(no.reason)
@@ -268,8 +274,8 @@ class FlowerPool(WorkerPool):
                     if metrics is not None:
                         self._note(self._mods.reported(metrics.values))
                         self._train_means.add(worker, metrics)
-                    self._note(self._reports.note(worker, examples))
-                    self._attendance.report(Arrived(job, update, worker, examples, seconds, checked=True))
+                    self._note(self._reports.note(worker, message.examples))
+                    self._attendance.report(Arrived(job, update, worker, message.examples, seconds, checked=True))
                 return
             case Refused(reason=why):
                 report: Report = Rejected(job, worker, why)
@@ -297,7 +303,7 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                self._handles[worker] = WorkerHandle(worker, node.node_id)
+                self._handles[worker] = WorkerHandle(worker, node.node_id, self._formats)
                 self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id

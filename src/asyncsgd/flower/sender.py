@@ -90,6 +90,16 @@ class ClientMessage:
     """The client's last job that was applied since it joined, as known when the message was sent; -1: none."""
     length: float = 0.0
     """The norm of the update, which ``read`` computes if the pool needs it. It is set before the outcome is queued."""
+    legacy: bool = False
+    """Whether the message has the format of Flower's legacy clients, see `asyncsgd.flower.legacy`."""
+    records: Any = None
+    """What the reply contained beside the model's arrays, a ``RecordDict``. ``read`` sets it."""
+    examples: int | None = None
+    """The number of examples that the reply reports. ``read`` sets it."""
+
+    def repeat(self) -> None:
+        """Get ready to be sent again, under another name. The first exchange has ended, so no thread reads this."""
+        self.group = f"{self.group}-again"
 
 
 @dataclass(frozen=True)

@@ -290,7 +290,7 @@ def serve(
 def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
     """Carry out a run with the clients of a grid."""
     request.check()
-    layout = Layout.of(request.initial_arrays, request.clients.statistics)
+    layout = Layout.of(request.initial_arrays, request.clients.statistics, request.clients.shared_patterns)
     x, carried = layout.split(request.initial_arrays)
     prepared = prepare(request, layout)
     accountant, keep_updates, resume = prepared.accountant, request.clients.keep_updates, request.resume

@@ -12,7 +12,7 @@ from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFaile
 from asyncsgd.core.events import Arrived, Drain, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Died, Exhausted, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Exhausted, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks, culprit
 from asyncsgd.run.callbacks.best import Best, described
@@ -192,7 +192,7 @@ class Loop:
         self._record.begin()
         while not self._over() and interrupts.received is None:
             for report in pool.poll(TICK):
-                if isinstance(report, Note) or not self._over():  # a note is reported only once, so take it in any case
+                if isinstance(report, LATE) or not self._over():
                     self._take(pool, report)
             self._record.tick()
 
@@ -307,6 +307,8 @@ class Loop:
                 record.journal(event, **details)
                 if message is not None:
                     record.note(message)
+            case Replied(worker=worker, kind=kind, records=records):
+                record.replied(worker, kind, records)
             case Joined(workers=workers):
                 self._handle(pool, report)  # first: an exception in a hook must not leave the journal ahead of it
                 for worker in workers:

@@ -134,6 +134,13 @@ class Recording:
             for hook in self._hooks.worker:
                 hook(view, worker, what)
 
+    def replied(self, worker: int, kind: str, records: Any) -> None:
+        """Pass on what a worker's answer contained beside its update. Nothing of it is recorded."""
+        if self._hooks.reply:
+            view = self.view()
+            for hook in self._hooks.reply:
+                hook(view, worker, kind, records)
+
     def note(self, text: str) -> None:
         """Report something that a user should know."""
         self._journal.note(text)
