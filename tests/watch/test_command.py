@@ -87,7 +87,7 @@ def test_no_run(tmp_path: Path, command: Callable[..., tuple[int, str, str]], th
     code, out, err = command(path, "--once")
     assert (code, out) == (2, "")
     assert "holds no run (no run.json)" in err if there else "does not exist" in err
-    assert err.endswith("pass the directory given to asgd.train, or --wait for a run that starts later\n")
+    assert err.endswith("pass a run directory, such as runs/task-1, or --wait for a run that starts later\n")
 
 
 def test_a_speed_that_makes_no_sense(tmp_path: Path, command: Callable[..., tuple[int, str, str]]) -> None:

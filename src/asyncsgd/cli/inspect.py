@@ -216,7 +216,10 @@ def _export_timeline(directory: Path, chrome: Path, *, arrows: bool) -> tuple[di
     if len(runs) > 1:
         raise UsageError(f"{directory} holds {len(runs)} runs; pass one of them, such as {runs[0].name}")
     trace = runs[0].trace
-    path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
+    try:
+        path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
+    except BadParameter as error:
+        raise BadParameter("chrome", error.value, error.problem, error.fix) from error
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}
     return row, f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
 
@@ -322,7 +325,7 @@ def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
         if not wait and not (directory.exists() and in_use(directory)):
             check_complete(directory)
             problem = "holds no run (no run.json)" if directory.exists() else "does not exist"
-            fix = "pass the directory given to asgd.train, or --wait for a run that starts later"
+            fix = "pass a run directory, such as runs/task-1, or --wait for a run that starts later"
             raise BadParameter("directory", str(directory), problem, fix)
         if not announced:
             Console(stderr=True, highlight=False).print(f"waiting for a run in {directory}", markup=False)

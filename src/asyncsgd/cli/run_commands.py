@@ -22,6 +22,7 @@ from asyncsgd.run.callbacks.best import EarlyStopping, SaveBest, mode_of, remade
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.lookup import (
     OPTIONS,
+    as_options,
     fresh_directory,
     look_here,
     method_options,
@@ -202,9 +203,8 @@ class _Terminal(Terminal):
 
     def on_note(self, text: str) -> None:
         """Print a note."""
-        for name in ("iterations", "epochs"):
-            text = text.replace(f"pass {name}=N", f"pass --{name} N")
-        super().on_note(text.replace("until=", "--until "))
+        names = ("iterations", "epochs", "until", "resume")
+        super().on_note(as_options(text, {name: f"--{name}" for name in names}))
 
 
 def _train(given: Given, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:

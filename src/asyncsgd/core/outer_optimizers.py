@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +12,8 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrival
 from asyncsgd.core.kernels import AdamNumbers, Kernels
 from asyncsgd.core.layout import Layout, check_patterns, matches
-from asyncsgd.core.optimizers import Adam, Optimizer, State
-from asyncsgd.core.validate import count, fraction, is_id, is_number
+from asyncsgd.core.optimizers import Optimizer, State
+from asyncsgd.core.validate import count, fraction, is_number
 from asyncsgd.core.vectors import Vector, blocks
 
 

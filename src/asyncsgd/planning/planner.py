@@ -116,7 +116,7 @@ def _plain_messages(given: Fleet, parameters: int | None) -> Fleet:
     """Return the workers with messages that hold the model as it is, if they are behind a network."""
     if not given.durations.networked:
         if parameters is not None:
-            fix = "add the network to the durations: durations.with_network(bandwidth), or --bandwidth"
+            fix = "add the network to the durations: durations.with_network(bandwidth)"
             raise BadParameter("parameters", parameters, "has no meaning without a network", fix)
         return given
     if parameters is None:

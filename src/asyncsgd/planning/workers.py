@@ -164,7 +164,7 @@ def fleet(source: Source | Fleet) -> Fleet:
     else:
         durations = du.fixed(source)
     found = Fleet(name, durations)
-    what, value = ("path", str(source)) if isinstance(source, str | PathLike) else ("durations", durations)
+    what, value = "durations", str(source) if isinstance(source, str | PathLike) else durations
     if found.workers < 2:
         fix = "pass the durations of two or more workers: one column or one name in 'worker' for each"
         raise BadParameter(what, value, "has only one worker, so there is nothing to compare", fix)
@@ -213,8 +213,12 @@ def _file(path: Path) -> Durations:
         return du.from_parquet(path) if head == PARQUET or path.suffix in (".parquet", ".pq") else du.from_csv(path)
     except TraceError as error:  # the caller chose the file, so it is a usage error here
         raise UsageError(str(error)) from error
+    except BadParameter as error:
+        if error.name != "path":
+            raise
+        raise BadParameter("durations", error.value, error.problem, error.fix) from error
     except OSError as error:
-        raise BadParameter("path", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
+        raise BadParameter("durations", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
 
 
 def _first(source: Any) -> Any:

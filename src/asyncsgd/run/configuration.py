@@ -28,9 +28,7 @@ REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "itera
 """Entries of run.json that a resume or a replay needs, and their types."""
 
 
-def check(
-    task: Task, method: Method, engine: Engine, iterations: int, seed: int, batches: int | None = None
-) -> None:
+def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int, batches: int | None = None) -> None:
     """Refuse arguments that cannot work, before anything is started."""
     check_parts(task, method, seed)
     if not isinstance(engine, Engine):
@@ -38,7 +36,7 @@ def check(
     check_model(task.initial())
     expected = getattr(task, "workers", None)
     if expected is not None and engine.workers > expected and is_heterogeneous(task):
-        fix = f"start {expected} workers, or make the task with workers={engine.workers}"
+        fix = f"start {expected} workers, or make a task with data for {engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
     bound = method.bind(engine.workers, iterations, batches_of(task), batches)
     if not engine.keeps_state:

@@ -168,7 +168,7 @@ def _check_stop(stop: int, total: int) -> None:
 
 def _check_job(trace: Trace, job: int, stop: int | None) -> None:
     if stop is not None:
-        raise BadParameter("job", job, "and stop were both given", "pass one of them")
+        raise BadParameter("job", job, f"and stop = {stop} were both given", "pass one of them")
     if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
         raise BadParameter("job", job, f"is not one of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
 

@@ -81,7 +81,7 @@ def verify(directory: str | PathLike[str]) -> list[Finding]:
     """
     path = as_path(directory)
     if not (path / "run.json").exists() and not held(path):
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass a run directory, such as runs/task-1")
     while True:
         before = _bytes(path / NAME)
         found = _Look(path).findings
