@@ -59,6 +59,21 @@ def undocumented(found: Any) -> list[str]:
 PUBLIC = dict(public())
 
 
+def classes() -> Iterator[tuple[str, Any]]:
+    """Every public class, with the name that users write; exceptions aside, which users only catch."""
+    modules = [getattr(asgd, name) for name in asgd.__all__]
+    seen = set()
+    for module in (asgd, *(found for found in modules if isinstance(found, ModuleType)), *ROOMS):
+        for name in getattr(module, "__all__", ()):
+            found = getattr(module, name)
+            if inspect.isclass(found) and not issubclass(found, BaseException) and found not in seen:
+                seen.add(found)
+                yield f"{module.__name__}.{name}", found
+
+
+CLASSES = dict(classes())
+
+
 def test_there_are_as_many_as_we_think() -> None:
     """The walk finds functions of every room, so that an empty walk does not pass."""
     assert {"asyncsgd.train", "asyncsgd.theory.theorem1", "asyncsgd.steps.constant"} <= PUBLIC.keys()
@@ -80,6 +95,35 @@ def test_a_recipe_says_where_to_read_more(name: str) -> None:
     pages = re.findall(r"\bdocs/[\w/-]+\.md\b", inspect.getdoc(getattr(asgd.methods, name)) or "")
     assert pages, f"the docstring of {name} names no page of the documentation: add 'See docs/theory.md for ...'"
     assert all((ROOT / page).exists() for page in pages), pages
+
+
+def callables() -> Iterator[tuple[str, Any]]:
+    """Every public function, and every public method of every public class, the constructor included."""
+    for name, found in PUBLIC.items():
+        if inspect.isfunction(found):
+            yield name, found
+    for name, found in CLASSES.items():
+        for method, function in vars(found).items():
+            if inspect.isfunction(function) and (not method.startswith("_") or method == "__init__"):
+                yield f"{name}.{method}", function
+
+
+WRITERS = ("write", "report")
+"""First words of functions that write a file."""
+
+
+@pytest.mark.parametrize(("name", "function"), list(callables()))
+def test_arguments_keep_to_the_rules_of_the_interface(name: str, function: Any) -> None:
+    """``every`` counts iterations, ``progress`` is a bool, and what writes to a path is called write."""
+    parameters = inspect.signature(function).parameters
+    if "every" in parameters:
+        assert "float" not in str(parameters["every"].annotation), f"{name}: every counts iterations; seconds=..."
+    if "progress" in parameters:
+        assert parameters["progress"].annotation in (bool, "bool"), f"{name}: progress is True or False"
+    returned = str(inspect.signature(function).return_annotation)
+    short = name.rpartition(".")[2]
+    if "path" in parameters and returned in ("None", "Path") and not short.startswith(("on_", "__")):
+        assert short.startswith(WRITERS), f"{name} writes a file: call it write_..."
 
 
 def test_a_gap_is_found() -> None:

@@ -54,7 +54,7 @@ def run(request: pytest.FixtureRequest) -> asgd.Run:
 
 
 def written(trace: Trace, path: Path, **metrics: Any) -> list[dict[str, Any]]:
-    trace.to_chrome(path, **metrics)
+    trace.write_timeline(path, **metrics)
     return json.loads(path.read_text("utf-8"))["traceEvents"]
 
 

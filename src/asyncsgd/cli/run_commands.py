@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 
 from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
@@ -240,15 +239,9 @@ def show(run: TrainingRun, *, as_json: bool) -> None:
 
 def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool, trust: bool = False) -> bool:
     """Replay a run, print the result, and return whether the replay matches."""
-    console = Console(stderr=True)
     look_here()
-    total = configuration.read(directory)["iterations"] if stop is None else stop
     try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            line = bar.add_task("replaying", total=total)
-            found = replay_run(
-                directory, stop=stop, job=job, progress=lambda done: bar.advance(line, done), trust=trust
-            )
+        found = replay_run(directory, stop=stop, job=job, progress=True, trust=trust)
     except ReplayDiffers as error:
         _print({"same": False, "job": error.job, "iteration": error.iteration, "why": str(error)}, str(error), as_json)
         return False

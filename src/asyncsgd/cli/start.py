@@ -124,7 +124,7 @@ def _show_plan(found: Plan, page: Path | None, *, as_json: bool) -> None:
         return
     lacking = missing()
     console = Console(stderr=True) if as_json else Console()
-    line = f"No page: {lacking}" if lacking else f"Page: {found.page(page)}"
+    line = f"No page: {lacking}" if lacking else f"Page: {found.write_page(page)}"
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -161,7 +161,7 @@ class Plan:
             "notes": self.notes(),
         }
 
-    def page(self, path: str | PathLike[str]) -> Path:
+    def write_page(self, path: str | PathLike[str]) -> Path:
         """Write a self-contained page; needs ``pip install 'asyncsgd[report]'``."""
         from asyncsgd.planning.page import write
 

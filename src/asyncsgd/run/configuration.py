@@ -66,7 +66,7 @@ def settled(request: RunRequest, begun: Path | None) -> Method:
     return request.method.bind(**start, counted=batches_of(request.task))
 
 
-def _bound(request: RunRequest) -> dict[str, int | None]:
+def _bound(request: RunRequest) -> dict[str, Any]:
     """Return the numbers of the run that a method may depend on."""
     return {"workers": request.engine.workers, "iterations": request.iterations, "batches": request.batches}
 
