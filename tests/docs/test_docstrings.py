@@ -56,6 +56,11 @@ def undocumented(found: Any) -> list[str]:
     ]
 
 
+def symbols(found: Any) -> list[str]:
+    """Arguments that the docstring describes by one word, such as ``smoothness: L.``."""
+    return re.findall(r"^ +(\w+): \S+$", inspect.getdoc(found) or "", re.MULTILINE)
+
+
 PUBLIC = dict(public())
 
 
@@ -72,6 +77,12 @@ def classes() -> Iterator[tuple[str, Any]]:
 
 
 CLASSES = dict(classes())
+UNSHOWN = {"asyncsgd.flower.KeptUpdates": "has the methods of a task, which docs/howto/task.md shows"}
+
+
+def own_methods(found: Any) -> list[Any]:
+    """The public methods that a class itself defines."""
+    return [one for name, one in vars(found).items() if inspect.isfunction(one) and not name.startswith("_")]
 
 
 def test_there_are_as_many_as_we_think() -> None:
@@ -86,15 +97,44 @@ def test_a_docstring_is_complete(name: str) -> None:
     found = PUBLIC[name]
     assert (found.__doc__ or "").strip(), f"{name} has no docstring"
     assert not undocumented(found), f"the docstring of {name} lacks a line for {undocumented(found)} in Args"
+    assert not symbols(found), f"{symbols(found)} of {name} are described by a symbol: say in words what they are"
     if inspect.isfunction(found) and name not in WITHOUT_EXAMPLE:
         assert ">>>" in found.__doc__, f"the docstring of {name} has no example that runs"
 
 
-@pytest.mark.parametrize("name", [name for name in asgd.methods.__all__ if name != "table"])
-def test_a_recipe_says_where_to_read_more(name: str) -> None:
-    pages = re.findall(r"\bdocs/[\w/-]+\.md\b", inspect.getdoc(getattr(asgd.methods, name)) or "")
-    assert pages, f"the docstring of {name} names no page of the documentation: add 'See docs/theory.md for ...'"
-    assert all((ROOT / page).exists() for page in pages), pages
+WITHOUT_PAGE = {
+    "asyncsgd.methods.table": "lists the recipes, each of which names its page",
+    "asyncsgd.flower.serve": "docs/guides/federated.md is about it from start to end",
+    "asyncsgd.flower.Clients": "an option of serve",
+    "asyncsgd.flower.Privacy": "an option of serve",
+}
+
+
+def pages(name: str, found: Any) -> list[str]:
+    """The pages of the documentation that the docstring names; for a part of a method, those of its public module."""
+    text = inspect.getdoc(found) or ""
+    module = name.split(".")[1]
+    if inspect.isclass(found) and module in ("steps", "dispatch", "aggregation"):
+        text += getattr(asgd, module).__doc__ or ""
+    return re.findall(r"\bdocs/[\w/-]+\.md\b", text)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name not in WITHOUT_PAGE])
+def test_a_docstring_says_where_to_read_more(name: str) -> None:
+    named = pages(name, PUBLIC[name])
+    assert named, f"the docstring of {name} names no page of the documentation: add 'See docs/theory.md for ...'"
+    assert all((ROOT / page).exists() for page in named), named
+
+
+@pytest.mark.parametrize("name", [name for name, found in CLASSES.items() if own_methods(found)])
+def test_a_class_shows_how_its_methods_are_used(name: str) -> None:
+    """By an example of the class or of each method, or by a page, as for classes that users derive their own from."""
+    found = CLASSES[name]
+    shown = ">>>" in (found.__doc__ or "") or all(">>>" in (one.__doc__ or "") for one in own_methods(found))
+    if not shown and name not in UNSHOWN:
+        named = pages(name, found)
+        assert named, f"{name} shows none of its methods: add an example, or 'See docs/... for ...'"
+        assert all((ROOT / page).exists() for page in named), named
 
 
 def callables() -> Iterator[tuple[str, Any]]:
@@ -139,9 +179,10 @@ def test_a_gap_is_found() -> None:
         """Return it.
 
         Args:
-            more: The number of further steps.
+            more: M.
         """
         return steps + more
 
     assert undocumented(good) == []
     assert undocumented(bad) == ["steps"]
+    assert (symbols(good), symbols(bad)) == ([], ["more"])

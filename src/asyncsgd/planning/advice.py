@@ -31,7 +31,10 @@ FAIR = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One row of a plan: a candidate with its simulated run, formulas and theorem."""
+    """One row of a plan: a candidate with its simulated run, formulas and theorem.
+
+    See docs/users/planner.md for how to read the table.
+    """
 
     candidate: Candidate
     simulated: SimulatedRun

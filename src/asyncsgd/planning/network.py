@@ -62,7 +62,10 @@ class Option:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """All options for a model of this size, and the one to take."""
+    """All options for a model of this size, and the one to take.
+
+    See docs/users/planner.md for plans with distant workers.
+    """
 
     parameters: int
     options: tuple[Option, ...]

@@ -65,6 +65,8 @@ def seconds_per_update(
     >>> predicted = seconds_per_update(asgd.async_sgd(1.0).local(10, 0.1), fleet)
     >>> bool(abs(predicted - 1 / (1 / 14 + 1 / 34)) < 0.1)
     True
+
+    See docs/users/planner.md for plans with distant workers.
     """
     known = durations if isinstance(durations, Durations) else du.fixed(durations)
     known = _over_network(known, method, parameters, dtype)

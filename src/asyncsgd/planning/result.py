@@ -69,7 +69,15 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every candidate, the recommended one, and how far it is from the limit."""
+    """Every candidate, the recommended one, and how far it is from the limit.
+
+    >>> import asyncsgd as asgd
+    >>> plan = asgd.plan([1.0, 1.0, 9.0])
+    >>> plan.advice.row in plan.rows, "groups" in plan.to_dict()
+    (True, True)
+
+    See docs/users/planner.md for how to read a plan.
+    """
 
     fleet: Fleet
     target: Target

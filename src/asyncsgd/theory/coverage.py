@@ -43,7 +43,7 @@ def covering(method: Method, *, heterogeneous: bool, changing: bool | None = Non
     place, because it allows any steps up to 1/(4L max(τ_C, τ_t)).
 
     Args:
-        method: Any method.
+        method: The method, made of any parts.
         heterogeneous: Whether the data differ between workers. Then no theorem covers a method that favours fast
             workers. Theorem 1 covers rounds, with the spread of the data as noise.
         changing: Whether the step size changed along the run. The default is whether the method has a schedule.

@@ -38,6 +38,8 @@ def tensorboard(directory: str | PathLike[str] | None = None, *, seconds: float 
     Args:
         directory: Folder for the event files, one per run; by default ``tensorboard`` in the run directory.
         seconds: Seconds between writes.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import TensorBoard
 
@@ -57,6 +59,8 @@ def mlflow(
         tracking_uri: The store, such as ``sqlite:///mlflow.db`` or ``http://localhost:5000``; by default MLflow's own
             choice: ``MLFLOW_TRACKING_URI``, or a local file.
         seconds: Seconds between writes.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import MLflow
 
@@ -83,6 +87,8 @@ def wandb(
         directory: Folder for the files; by default the run directory, or else the current one.
         seconds: Seconds between writes.
         **options: Further arguments of ``wandb.init``, such as ``entity``, ``tags``, ``group``.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import WandB
 

@@ -36,7 +36,10 @@ class Row:
 
 
 class Logger(Callback):
-    """Base class of the loggers. Override ``kind`` and the methods below; if they raise, the run continues."""
+    """Base class of the loggers. Override ``kind`` and the methods below; if they raise, the run continues.
+
+    See docs/howto/callback.md for the hooks of a callback.
+    """
 
     kind = ""
     """Name of the logger, of its extra, and its key in loggers.json."""

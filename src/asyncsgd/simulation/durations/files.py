@@ -172,6 +172,8 @@ def from_parquet(path: str | PathLike[str]) -> Durations:
     ...     run.trace.write(f"{folder}/trace.parquet")
     ...     print(from_parquet(f"{folder}/trace.parquet").means)
     [1. 3.]
+
+    See docs/howto/durations.md for how to measure durations and simulate with them.
     """
     file = _existing(path)
     with _parquet(file) as parquet:
@@ -260,6 +262,8 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 3]), iterations=8)
     >>> from_trace(run.trace).means
     array([1., 3.])
+
+    See docs/howto/durations.md for how to measure durations and simulate with them.
     """
     if not isinstance(trace, Trace):
         trace = Trace.read(_existing(trace))

@@ -26,6 +26,8 @@ def split_dataset(dataset: Any, split: DataSplit) -> list[Any]:
     >>> from asyncsgd.tasks import split
     >>> [part.indices for part in split_dataset(rows, split("label", workers=2))]
     [[1, 3, 5], [0, 2, 4]]
+
+    See docs/users/federated.md for training on data that differ between workers.
     """
     from torch.utils.data import Subset
 

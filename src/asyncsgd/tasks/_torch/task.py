@@ -63,6 +63,8 @@ class TorchTask:
     ``torch.use_deterministic_algorithms``.) The given model is copied, never changed. `notes` describes its buffers.
 
     Each process sets up the model on its device when it first uses it.
+
+    See docs/guides/torch.md for what is trained, and on what data.
     """
 
     def __init__(self, module: Any, objective: Objective, data: Data, sampling: Sampling, compute: Compute) -> None:
