@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from asyncsgd.core import outcomes as module
 from asyncsgd.core.events import Outcome
-from asyncsgd.core.outcomes import Outcomes
+from asyncsgd.core.jobs import Outcomes
 from asyncsgd.run.checkpoints import pack, unpack
 
 

@@ -11,7 +11,7 @@ import asyncsgd as asgd
 from asyncsgd.engines.base import Died
 from asyncsgd.run import Callback
 from asyncsgd.run.diagnosis import diagnose
-from asyncsgd.run.faults import Faults
+from asyncsgd.run.journal import Faults
 from asyncsgd.testing.bench import Bowl
 
 

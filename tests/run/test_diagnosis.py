@@ -10,7 +10,7 @@ from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.steps import Constant
 from asyncsgd.core.transforms import Clip
 from asyncsgd.run.diagnosis import diagnose
-from asyncsgd.run.faults import Faults
+from asyncsgd.run.journal import Faults
 from asyncsgd.theory import safe_step as safety
 from asyncsgd.theory.safe_step import estimate_smoothness
 

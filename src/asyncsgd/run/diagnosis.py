@@ -18,11 +18,10 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.format import times
 from asyncsgd.result import leftover
 from asyncsgd.run.evaluator import blown_up
-from asyncsgd.run.faults import Faults
+from asyncsgd.run.journal import Faults
 from asyncsgd.run.options import RunRequest
 from asyncsgd.tasks.base import Task, is_heterogeneous
-from asyncsgd.theory.coverage import covering
-from asyncsgd.theory.safe_step import BUDGET, conditions, estimate_smoothness, safe_step, takes_long
+from asyncsgd.theory.safe_step import BUDGET, conditions, covering, estimate_smoothness, safe_step, takes_long
 from asyncsgd.trace import Delays, Trace
 
 MUCH = 3.0

@@ -33,14 +33,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncsgd import _files
-from asyncsgd._files import create, write_bytes, writing
+from asyncsgd._files import DirectoryLock, create, in_use, write_bytes, writing
 from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
-from asyncsgd.run.background import BackgroundCall
-from asyncsgd.run.checkpoints import Checkpoint
+from asyncsgd.run.checkpoints import BackgroundCall, Checkpoint
 from asyncsgd.run.checksums import BEST, JOB, NAME, VOLATILE, Checksums, Whole, check_listed
-from asyncsgd.run.lock import DirectoryLock, in_use
 from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
 from asyncsgd.run.read import (
     STARTING,

@@ -19,7 +19,6 @@ from asyncsgd.run.callbacks.best import Best, described
 from asyncsgd.run.checkpoints import Checkpoint, model_of
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
-from asyncsgd.run.faults import where
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.journal import (
     DIED,
@@ -34,6 +33,7 @@ from asyncsgd.run.journal import (
     STARTED,
     STEP_CHANGED,
     STOPPED,
+    where,
 )
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines

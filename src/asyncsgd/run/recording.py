@@ -18,14 +18,13 @@ from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
-from asyncsgd.run.checkpointer import Checkpointer
+from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount, expected
 from asyncsgd.run.evaluator import Evaluator, Measured, Missed
-from asyncsgd.run.faults import Troubles, where
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY, Troubles, where
 from asyncsgd.run.last_good import LastGood
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.progress import Progress

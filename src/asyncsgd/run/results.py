@@ -23,8 +23,7 @@ from asyncsgd.run.directory import LAST_FINITE
 from asyncsgd.run.ending import since_start
 from asyncsgd.run.epochs import per_epoch
 from asyncsgd.run.evaluator import Evaluator
-from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, ENDED, RETIRED, STOPPED_EARLY
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, ENDED, RETIRED, STOPPED_EARLY, Faults, Troubles
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import as_path, read_lines, read_metrics, read_trace
 from asyncsgd.tasks.base import Task

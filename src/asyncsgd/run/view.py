@@ -22,8 +22,7 @@ from asyncsgd.result import Run, traffic
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
-from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED
+from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED, Faults, Troubles
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun

@@ -117,7 +117,7 @@ class TorchTask:
 
     def without_parameters(self) -> TorchTask | None:
         """Return this task without the values of `initial`, to be stored beside them; None if that is impossible."""
-        from asyncsgd.tasks._torch.hollow import hollow
+        from asyncsgd.tasks._torch.model import hollow
 
         module, task = hollow(self._module), copy(self)
         task._module = module
@@ -125,7 +125,7 @@ class TorchTask:
 
     def with_parameters(self, x: Vector) -> TorchTask:
         """Return this task, which `without_parameters` made, with the values that it left out."""
-        from asyncsgd.tasks._torch.hollow import fill
+        from asyncsgd.tasks._torch.model import fill
 
         task = copy(self)
         task._module = deepcopy(self._module)
