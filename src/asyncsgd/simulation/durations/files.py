@@ -280,8 +280,8 @@ def from_trace(trace: Trace | str | PathLike[str], *, skip: int = 0) -> Duration
     worker, took, rows = worker[arrived], (end - begin)[arrived], ended[arrived]
     if skip:
         count("skip", skip)
-        first = np.searchsorted(worker, worker)  # of the rows of the same worker, which are in the order of time
-        late = np.arange(len(worker)) - first >= skip
+        begun = np.searchsorted(worker, worker)  # of the rows of the same worker, which are in the order of time
+        late = np.arange(len(worker)) - begun >= skip
         worker, took, rows = worker[late], took[late], rows[late]
     if not len(took):
         raise BadParameter("trace", trace, "has no arrival to measure", "pass the trace of a longer run")
