@@ -65,7 +65,7 @@ def test_not_while_somebody_waits_behind_his_ctrl_c(estimates, capfd):
 
 
 def test_not_where_the_jobs_took_long(estimates, monkeypatch):
-    monkeypatch.setattr("asyncsgd.theory.safe_step.BUDGET", 0.0)
+    monkeypatch.setattr("asyncsgd.theory.coverage.BUDGET", 0.0)
     run = train(None)
     assert not estimates
     assert "the step cannot be judged: gradients take" in "\n".join(run.diagnosis.facts)

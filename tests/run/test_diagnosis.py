@@ -12,7 +12,7 @@ from asyncsgd.core.transforms import Clip
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.journal import Faults
 from asyncsgd.theory import safe_step as safety
-from asyncsgd.theory.safe_step import estimate_smoothness
+from asyncsgd.theory.coverage import estimate_smoothness
 
 
 def look(method, durations=(1.0, 1.0, 1.0, 1.0), iterations=400, faults=None, **task):
@@ -316,7 +316,7 @@ def test_gradients_that_take_long_are_not_waited_for(monkeypatch, seconds, most)
             calls.append(seconds)
             return super().update(x, worker, seed)
 
-    monkeypatch.setattr("asyncsgd.theory.safe_step.time.monotonic", lambda: float(np.sum(calls)))
+    monkeypatch.setattr("asyncsgd.theory.coverage.time.monotonic", lambda: float(np.sum(calls)))
     task = asgd.tasks.quadratic(dim=3, workers=2)
     run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1.0, 1.0]), iterations=10)
     seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Slow(), run.x, Faults())
@@ -340,7 +340,7 @@ def test_the_estimate_of_l_does_not_depend_on_how_busy_the_machine_is(monkeypatc
                 Timed.clock += seconds
                 return problem.update(x, worker, seed)
 
-        monkeypatch.setattr("asyncsgd.theory.safe_step.time.monotonic", lambda timed=Timed: timed.clock)
+        monkeypatch.setattr("asyncsgd.theory.coverage.time.monotonic", lambda timed=Timed: timed.clock)
         found[seconds] = safety.estimate_smoothness(Timed(), problem.initial(), [0, 1, 2, 3])
     assert found[1.0] is None
     assert found[1e-6] == found[1e-3] == found[0.03] > 0

@@ -19,7 +19,7 @@ from asyncsgd.core.steps import Constant, Custom
 from asyncsgd.core.transforms import Clip
 from asyncsgd.core.work import LocalSteps
 from asyncsgd.theory import theorem1, theorem2, theorem3
-from asyncsgd.theory.safe_step import Covered, bound, covering
+from asyncsgd.theory.coverage import Covered, bound, covering
 
 PLAIN = asgd.async_sgd(0.1)
 COVERED = {

@@ -12,7 +12,7 @@ from asyncsgd.pages.sources import gather
 from asyncsgd.run.diagnosis import diagnose
 from asyncsgd.run.journal import Faults
 from asyncsgd.theory import theorem1, theorem1_bounded, theorem2, theorem3, theorem3_bounded
-from asyncsgd.theory.safe_step import Covered, conditions, covering, safe_step
+from asyncsgd.theory.coverage import Covered, conditions, covering, safe_step
 
 COSINE = asgd.schedules.cosine(0.1, warmup=50)
 SPEEDS = asgd.durations.fixed([1.0, 1.0, 2.0, 9.0])

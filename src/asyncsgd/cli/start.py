@@ -80,9 +80,9 @@ def plan(
     limit, and writes a page.
     """
     from asyncsgd.planning.planner import plan as make_plan
-    from asyncsgd.planning.workers import fleet
+    from asyncsgd.planning.workers import measured_workers
 
-    workers = fleet(durations)
+    workers = measured_workers(durations)
     if bandwidth is not None:
         workers = replace(workers, durations=workers.durations.with_network(bandwidth, latency=latency))
     elif latency:

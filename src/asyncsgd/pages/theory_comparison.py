@@ -16,7 +16,7 @@ from asyncsgd.pages.page_data import Worker
 from asyncsgd.run.view import Floats, RunView
 from asyncsgd.tasks.base import BuiltIn
 from asyncsgd.theory import Bound
-from asyncsgd.theory.safe_step import THIRD, bound, covering
+from asyncsgd.theory.coverage import THIRD, bound, covering
 
 BUSY, BATCH, SAMPLED = "AlwaysBusy", "Batch", ("Uniform", "Shuffled")
 

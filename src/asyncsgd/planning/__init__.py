@@ -2,7 +2,7 @@
 
 ::
 
-    file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
+    file, trace, numbers ──▶ MeasuredWorkers ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
                                                                                                    │
                                                                                terminal, page ◀── Plan
 

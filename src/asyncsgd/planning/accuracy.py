@@ -15,7 +15,7 @@ from asyncsgd.core.parts import Reason
 from asyncsgd.core.validate import nonnegative, positive
 from asyncsgd.planning.candidates import Candidate, SimulatedRun
 from asyncsgd.theory import Bound, theorem1, theorem2, theorem3
-from asyncsgd.theory.safe_step import SECOND, THIRD, covering
+from asyncsgd.theory.coverage import SECOND, THIRD, covering
 from asyncsgd.trace import Delays
 
 SEQUENTIAL = (1.0, 0.0)

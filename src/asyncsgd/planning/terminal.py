@@ -34,11 +34,11 @@ NONE = "–"
 
 def title(plan: Plan) -> str:
     """Return what was measured, in one line."""
-    means, count = plan.fleet.means, plan.fleet.samples
+    means, count = plan.workers.means, plan.workers.samples
     jobs = "" if count is None else f", {count:,} jobs measured"
     return (
-        f"{plan.fleet.name}: {plan.fleet.workers:,} workers{jobs}, {span(float(means.min()))} to "
-        f"{span(float(means.max()))} (median {span(plan.fleet.median)})"
+        f"{plan.workers.name}: {plan.workers.count:,} workers{jobs}, {span(float(means.min()))} to "
+        f"{span(float(means.max()))} (median {span(plan.workers.median)})"
     )
 
 
@@ -105,7 +105,7 @@ def _group_cell(group: WorkerGroup, narrow: bool) -> str:
 
 def limit(plan: Plan) -> str:
     """Return how far the recommended row is from the known limit, as a sentence."""
-    ratio, most, n = plan.limit.ratio, plan.limit.workers, plan.fleet.workers
+    ratio, most, n = plan.limit.ratio, plan.limit.workers, plan.workers.count
     jobs = max(row.concurrency for row in plan.rows)
     if plan.target.heterogeneous:
         whose = "any method that uses all workers" + ("" if jobs >= n else f", if all {n:,} could work at once")

@@ -21,7 +21,7 @@ from asyncsgd.run.evaluator import blown_up
 from asyncsgd.run.journal import Faults
 from asyncsgd.run.options import RunRequest
 from asyncsgd.tasks.base import Task, is_heterogeneous
-from asyncsgd.theory.safe_step import BUDGET, conditions, covering, estimate_smoothness, safe_step, takes_long
+from asyncsgd.theory.coverage import BUDGET, conditions, covering, estimate_smoothness, safe_step, takes_long
 from asyncsgd.trace import Delays, Trace
 
 MUCH = 3.0
@@ -151,17 +151,21 @@ def judge(
     faults: Faults,
     *,
     diverged: bool,
-    hurry: bool,
+    interrupted: bool,
     hung: bool = False,
     known: float | None,
     step_changes: Sequence[tuple[int, float]] = (),
 ) -> Diagnosis:
     """Diagnose a run in its own process.
 
-    ``hurry``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its thread
-    may still use the task.
+    ``interrupted``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its
+    thread may still use the task.
     """
-    apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry, len(x))
+    apart = (
+        "an evaluation hung, and a gradient here might too"
+        if hung
+        else _apart(trace, faults.deaths, interrupted, len(x))
+    )
     return diagnose(
         trace,
         metrics,
@@ -176,9 +180,9 @@ def judge(
     )
 
 
-def _apart(trace: Trace, deaths: int, hurry: bool, dimension: int) -> str | None:
+def _apart(trace: Trace, deaths: int, interrupted: bool, dimension: int) -> str | None:
     """Return the reason not to compute gradients in the server's process: it might die too, or take long or much."""
-    if hurry:
+    if interrupted:
         return "the run was interrupted, and estimating L would delay its end"
     if deaths:
         who = "a worker" if deaths == 1 else f"{deaths} workers"

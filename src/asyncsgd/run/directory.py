@@ -39,7 +39,7 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checkpoints import BackgroundCall, Checkpoint
 from asyncsgd.run.checksums import BEST, JOB, NAME, VOLATILE, Checksums, Whole, check_listed
-from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
+from asyncsgd.run.noise_log import NOISE_LOGS, remember_noise, tail_mark
 from asyncsgd.run.read import (
     STARTING,
     as_path,
@@ -280,8 +280,8 @@ class RunDirectory:
 
     @property
     def _all_marks(self) -> dict[str, Mark]:
-        """The same, and of the ledgers."""
-        return self._written | {name: tail_mark(self.path / name) for name in LEDGERS if (self.path / name).exists()}
+        """The same, and of the noise logs."""
+        return self._written | {name: tail_mark(self.path / name) for name in NOISE_LOGS if (self.path / name).exists()}
 
     def _seal(self, marks: dict[str, Mark] | None = None) -> None:
         """Write checksums.json: every file written so far must exist from now on, growing ones up to ``marks``."""

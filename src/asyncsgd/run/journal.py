@@ -73,7 +73,7 @@ def where(error: str) -> str:
     return "\n".join([*(lines[place] for place in frames), kind])
 
 
-class Troubles:
+class FaultCounter:
     """Counts the faults of a run while it trains."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from asyncsgd.result import Run, traffic
 from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
-from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED, Faults, Troubles
+from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED, FaultCounter, Faults
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
@@ -357,12 +357,12 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
 
 def faults_of(journal: Sequence[Mapping[str, Any]]) -> Faults:
     """Return the faults in a whole journal; retired workers include those that a resume started again."""
-    troubles = Troubles()
-    troubles.load(journal)
+    fault_counter = FaultCounter()
+    fault_counter.load(journal)
     for row in journal:
         if row.get("event") == RETIRED and isinstance(row.get("worker"), int):
-            troubles.retired(row["worker"])
-    return troubles.faults
+            fault_counter.retired(row["worker"])
+    return fault_counter.faults
 
 
 def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:
