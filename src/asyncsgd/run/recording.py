@@ -20,7 +20,7 @@ from asyncsgd.core.vectors import Vector
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
 from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.checksums import fingerprint
-from asyncsgd.run.diagnosis import Diagnosis, judge
+from asyncsgd.run.diagnosis import Diagnosis, Observed, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount, expected
 from asyncsgd.run.evaluator import Evaluator, Measured, Missed
@@ -342,18 +342,18 @@ class Recording:
         if self.diverged == 0 and not trace.iterations:
             fix = "check the initial parameters, the data and the loss"
             return Diagnosis(problems=(f"{self.evaluator.problem} at the initial model, before any update; {fix}",))
-        seen = judge(
-            self._request,
+        observed = Observed(
             trace,
             self.evaluator.columns(),
-            x,
             self.fault_counter.faults,
+            self._request.method,
+            self._request.task,
+            x,
             diverged=self.diverged is not None,
-            interrupted=interrupted,
-            hung=self.evaluator.hung > 0,
             known=self._smoothness,
             step_changes=self.step_changes,
         )
+        seen = judge(observed, interrupted=interrupted, hung=self.evaluator.hung > 0)
         self._smoothness = seen.smoothness
         facts = [*seen.facts, *self.epochs.facts()]
         if skipped := self.evaluator.skipped:
