@@ -15,6 +15,7 @@ from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import nearest, positive
 from asyncsgd.engines import Engine
+from asyncsgd.format import number
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Callback
 from asyncsgd.run.callbacks.best import EarlyStopping, SaveBest, mode_of, remade
@@ -281,14 +282,15 @@ def _details(found: Replay) -> str:
     if "not_finite" in row:
         return (
             f"\niteration {found.iterations}, where the job read the model: {row['not_finite']:,} coordinates of its "
-            f"update are not finite; norm of the finite ones {row['update_norm']:.4g}, "
-            f"norm of the model {row['point_norm']:.4g}"
+            f"update are not finite; norm of the finite ones {number(row['update_norm'])}, "
+            f"norm of the model {number(row['point_norm'])}"
         )
     if "job" not in row:
         return ""
     return (
         f"\niteration {found.iterations}: job {row['job']} of worker {row['worker']}, delay {row['delay']}, "
-        f"‖update‖ {row['update_norm']:.4g}, the model had moved by {row['drift']:.3g} since the worker read it"
+        f"‖update‖ {number(row['update_norm'])}, the model had moved by {number(row['drift'], 3)} since the worker "
+        "read it"
     )
 
 

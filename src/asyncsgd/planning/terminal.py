@@ -57,7 +57,7 @@ def cells(plan: Plan, row: Row) -> list[str]:
         span(row.seconds) + ("" if row.settled else " *"),
         number(delays.average, 3),
         f"{delays.maximum:,}",
-        NONE if row.accuracy is None else f"{row.accuracy.step:.2g}",
+        NONE if row.accuracy is None else number(row.accuracy.step, 2),
         unknown if time is None or base is None else f"{relative(time / base)} ×",
     ]
 
@@ -72,12 +72,12 @@ def queues(plan: Plan) -> list[list[str]]:
         rows.append(
             [
                 f"{c:,}",
-                f"{known.asynchronous:.4g}",
-                f"{plan.formulas.queued[c]:.4g}",
-                f"{row.seconds * c:.4g}" + ("" if row.settled else " *"),
-                f"{known.floor:.4g}",
-                f"{known.minibatch:.4g}",
-                NONE if batch is None else f"{batch.seconds * c:.4g}",
+                number(known.asynchronous),
+                number(plan.formulas.queued[c]),
+                number(row.seconds * c) + ("" if row.settled else " *"),
+                number(known.floor),
+                number(known.minibatch),
+                NONE if batch is None else number(batch.seconds * c),
             ]
         )
     return rows

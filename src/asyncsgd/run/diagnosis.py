@@ -15,7 +15,7 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.format import size, times
+from asyncsgd.format import number, size, times
 from asyncsgd.result import leftover
 from asyncsgd.run.evaluator import blown_up
 from asyncsgd.run.journal import Faults
@@ -115,7 +115,7 @@ def diagnose(run: Observed, *, apart: str | None = None) -> Diagnosis:
     delays = trace.delays
     learns = False if run.diverged else _learns(metrics)
     facts = [
-        f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
+        f"delays: {number(delays.average, 3)} on average and {delays.maximum} at most, in updates, with up to "
         f"{delays.concurrency} jobs in flight"
     ]
     smoothness = None
@@ -169,7 +169,7 @@ def _apart(trace: Trace, deaths: int, interrupted: bool, dimension: int) -> str 
         return f"the model is large, and estimating L would take {size(needed)} of memory"
     took = trace.duration
     if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
-        return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
+        return f"gradients take {number(took.min(), 2)} s or more, too long to estimate L after the run"
     return None
 
 
@@ -218,12 +218,12 @@ def _about_learning(
 ) -> None:
     losses = metrics.get("loss")
     if diverged:
-        known = "" if losses is None or not len(losses) else f"; its last value before that was {losses[-1]:.4g}"
+        known = "" if losses is None or not len(losses) else f"; its last value before that was {number(losses[-1])}"
         problems.append(f"the loss is not finite any more{known}")
     elif learns is False and losses is not None:
         grown = losses[-1] > losses[0] + 0.02 * abs(losses[0]) or not np.isfinite(losses[-1])
         problems.append(
-            f"the loss {'grew' if grown else 'hardly changed'}: from {losses[0]:.4g} to {losses[-1]:.4g} in "
+            f"the loss {'grew' if grown else 'hardly changed'}: from {number(losses[0])} to {number(losses[-1])} in "
             f"{metrics['iteration'][-1]} iterations"
         )
 
@@ -244,12 +244,13 @@ def _about_step(
     used, schedule = method.step.peak * steps.used, method.step.schedule
     ratio = used / safe
     fine = ". The loss still went down, so no change is needed" if learns and ratio > 1 else ""
-    what = f"{used:.3g}" if schedule is None else f"{schedule!r} with the peak {used:.3g}"
+    what = number(used, 3) if schedule is None else f"{schedule!r} with the peak {number(used, 3)}"
     if steps.scaled:
-        what += f" (the largest: callbacks multiplied steps by {steps.smallest:.3g} to {steps.largest:.3g})"
+        low, high = number(steps.smallest, 3), number(steps.largest, 3)
+        what += f" (the largest: callbacks multiplied steps by {low} to {high})"
     facts.append(
-        f"step size: {what} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
-        f"these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
+        f"step size: {what} is {_times(ratio)} the worst-case safe limit ({number(safe, 2)} for L ≈ "
+        f"{number(smoothness, 3)} and these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
     )
     option, scaled = "stepsize" if schedule is None else "peak", safe / steps.used
     if learns is False and ratio > MUCH:
@@ -259,7 +260,7 @@ def _about_step(
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
         problems.append(f"the step is too large: try {option}={_down(scaled)} to {MUCH * scaled:.1g}{adaptive}")
     elif learns is False and method.step.peak * steps.mean / safe < 1 / (10 * MUCH):
-        also = f", or scale it less: its mean factor was {steps.mean:.2g}" if steps.mean < steps.largest else ""
+        also = f", or scale it less: its mean factor was {number(steps.mean, 2)}" if steps.mean < steps.largest else ""
         problems.append(f"the step is smaller than necessary: try {option}={_down(scaled)}{also}")
 
 
@@ -294,8 +295,8 @@ def _about_stragglers(delays: Delays, method: Method, differ: bool | None, probl
                 "the same weight"
             )
         problems.append(
-            f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so {what} has to "
-            f"be {loss:.2g} times smaller than without it; {remedy}"
+            f"worker {slowest} is far behind (mean delay {number(delays.per_worker[slowest], 3)}), so {what} has to "
+            f"be {number(loss, 2)} times smaller than without it; {remedy}"
         )
 
 

@@ -13,6 +13,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.update import overwrites_points
 from asyncsgd.core.vectors import Vector
+from asyncsgd.format import size
 from asyncsgd.run.last_good import on_disk
 
 ROOT = Path("/")
@@ -39,10 +40,10 @@ def check_memory(method: Method, x: Vector, workers: int, free: int | None = Non
     if free is None or total <= free:
         return
     known = {**needed._asdict(), "copies": copies}
-    parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in known.items() if value)
+    parts = ", ".join(f"{name} {size(value)}" for name, value in known.items() if value)
     problem = (
-        f"need {_gigabytes(total)} of memory on the server for {len(x)} parameters of {x.dtype} ({parts}), "
-        f"and {_gigabytes(free)} are free"
+        f"need {size(total)} of memory on the server for {len(x):,} parameters of {x.dtype} ({parts}), "
+        f"and {size(free)} are free"
     )
     fix = "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
     raise BadParameter("workers", workers, problem, fix)
@@ -106,10 +107,6 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _gigabytes(number: int) -> str:
-    return f"{number / 1e9:.2f} GB"
-
-
 class MemoryNeeded(NamedTuple):
     """Bytes that the server of a run needs for vectors as long as the model, by what they are for."""
 
@@ -149,7 +146,7 @@ def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> M
     >>> memory_needed(method, 10**8, "float32", workers=2).total / 1e9
     2.4
     """
-    size = dimension * np.dtype(dtype).itemsize
+    vector = dimension * np.dtype(dtype).itemsize
     flight = method.dispatch.limit(workers)
     # In rounds all jobs read the point of their round. Else a move may overwrite the point of its arrival, or needs a
     # buffer besides those of all jobs in flight. Under early re-sampling the next point is lent before the arrival
@@ -162,9 +159,9 @@ def memory_needed(method: Method, dimension: int, dtype: Any, workers: int) -> M
     transforms = [transform.init(np.zeros(1)) for transform in method.transforms]
     kept = sum(isinstance(value, np.ndarray) for part in transforms for value in part.values())
     return MemoryNeeded(
-        points=points * size,
-        updates=updates * size,
-        optimizer=method.optimizer.vectors() * size,
-        buffers=(method.average + changed + kept + (0 if remembers else state)) * size,
-        memories=state * size if remembers else 0,
+        points=points * vector,
+        updates=updates * vector,
+        optimizer=method.optimizer.vectors() * vector,
+        buffers=(method.average + changed + kept + (0 if remembers else state)) * vector,
+        memories=state * vector if remembers else 0,
     )
