@@ -134,7 +134,7 @@ def test_run_json_makes_parts_of_methods_only(tmp_path: Path, monkeypatch: pytes
 def test_the_pickle_of_another_user_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
-    words = r"job\.pkl belongs to another user, and it is a pickle, which can run any code .*trust=True \(--trust"
+    words = r"job\.pkl belongs to another user, and it is a pickle, which can run any code .*trust=True, else pass the"
     with pytest.raises(NotTrusted, match=words):
         asgd.replay(tmp_path)
     assert asgd.replay(tmp_path, trust=True).model_compared

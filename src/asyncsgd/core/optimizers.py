@@ -21,7 +21,10 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers."""
+    """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers.
+
+    See docs/howto/method.md for an optimizer of your own.
+    """
 
     local: ClassVar[bool] = True
     """Whether it can take local steps in a worker, where there are no arrivals."""

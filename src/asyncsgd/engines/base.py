@@ -192,6 +192,8 @@ class WorkerPool(ABC):
     """Live workers. Every job ends exactly once: arrived, rejected, failed, lost, cancelled, or lost with its worker.
 
     Use the pool as a context manager: it leaves no process, thread or memory behind.
+
+    See docs/howto/engine.md for the promises of a pool.
     """
 
     dtype: np.dtype[Any]
@@ -255,7 +257,10 @@ class WorkerPool(ABC):
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A description of the workers to start. It is a frozen value, so that a run can record what it used."""
+    """A description of the workers to start. It is a frozen value, so that a run can record what it used.
+
+    See docs/howto/engine.md for an engine of your own.
+    """
 
     workers: int
 

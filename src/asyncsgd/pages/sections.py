@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Outcome
-from asyncsgd.format import number, size, span
+from asyncsgd.format import number, relative, size, span
 from asyncsgd.pages import sources, theory_comparison
 from asyncsgd.pages.page import Page
 from asyncsgd.pages.page_data import Worker
@@ -194,7 +194,7 @@ def theory(page: Page, subject: RunView, found: list[Worker], expected: Expected
 
 
 def _ratio(measured: float | None, expected: float | None) -> str:
-    return f"{measured / expected:.2f}" if measured is not None and expected else "–"
+    return relative(measured / expected) if measured is not None and expected else "–"
 
 
 # ---------------------------------------------------------------------------------------------- configuration

@@ -19,7 +19,6 @@ from asyncsgd.run.callbacks.best import Best, described
 from asyncsgd.run.checkpoints import Checkpoint, model_of
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
-from asyncsgd.run.faults import where
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.journal import (
     DIED,
@@ -34,6 +33,7 @@ from asyncsgd.run.journal import (
     STARTED,
     STEP_CHANGED,
     STOPPED,
+    where,
 )
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
@@ -162,7 +162,7 @@ class Loop:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         journal = configuration.journal(files.path)
-        record.troubles.load(journal)
+        record.fault_counter.load(journal)
         record.step_changes += [(row["iteration"], row["factor"]) for row in journal if row["event"] == STEP_CHANGED]
         record.resumed_at = self._server.iteration
         record.announce(RESUMED)
@@ -262,7 +262,7 @@ class Loop:
         request, record = self._request, self._record
         trace = record.trace()
         trace.check(early=request.method.dispatch.early)
-        x, good, diagnosis = record.close(trace, hurry=interrupted is not None)
+        x, good, diagnosis = record.close(trace, interrupted=interrupted is not None)
         return TrainingRun(
             x=x,
             trace=trace,
@@ -276,7 +276,7 @@ class Loop:
             reached=record.evaluator.reached,
             interrupted=None if interrupted is None else interrupted.name,
             stopped_early=record.control.reason,
-            faults=record.troubles.faults,
+            faults=record.fault_counter.faults,
             config=self._config,
             diagnosis=diagnosis,
             skipped_rows=record.epochs.rows,
@@ -298,7 +298,7 @@ class Loop:
             case Failed():
                 self._failed(pool, report)
             case Died(worker=worker, reason=reason):
-                record.troubles.died()
+                record.fault_counter.died()
                 record.worker(worker, DIED, reason=reason)
                 record.note(f"worker {worker} {reason}")
             case Exhausted(reason=reason):
@@ -345,9 +345,9 @@ class Loop:
 
     def _rejected(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        in_a_row = record.troubles.count(REJECTED, worker)
+        in_a_row = record.fault_counter.count(REJECTED, worker)
         record.worker(worker, REJECTED, job=job, reason=why)
-        if record.troubles.first(REJECTED):
+        if record.fault_counter.first(REJECTED):
             record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
             self._handle(pool, Lost(job, Outcome.REJECTED))
@@ -357,7 +357,7 @@ class Loop:
 
     def _retire(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        record.troubles.retired(worker)
+        record.fault_counter.retired(worker)
         record.worker(worker, RETIRED, reason=why)
         record.note(f"worker {worker} is retired: {why}")
         pool.retire(worker)
@@ -375,10 +375,10 @@ class Loop:
 
     def _failed(self, pool: WorkerPool, report: Failed) -> None:
         record = self._record
-        in_a_row = record.troubles.count(FAILED, report.worker)
+        in_a_row = record.fault_counter.count(FAILED, report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no message"
         record.worker(report.worker, FAILED, job=report.job, reason=last)
-        if record.troubles.first(where(report.error)):
+        if record.fault_counter.first(where(report.error)):
             record.note(
                 f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )

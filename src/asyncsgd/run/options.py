@@ -63,6 +63,8 @@ class Checkpoints:
     >>> import asyncsgd as asgd
     >>> asgd.Checkpoints(every=500, keep=1)
     Checkpoints(seconds=30.0, every=500, keep=1)
+
+    See docs/users/engineer.md for runs that recover from faults.
     """
 
     seconds: float = 30.0
@@ -90,6 +92,8 @@ class Limits:
     >>> import asyncsgd as asgd
     >>> asgd.Limits(max_failures=10, evaluation_seconds=600)
     Limits(max_failures=10, evaluation_seconds=600, evaluation_errors='continue')
+
+    See docs/users/engineer.md for runs that recover from faults.
     """
 
     max_failures: int = 3

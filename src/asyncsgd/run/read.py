@@ -77,7 +77,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return run.json, checked against its checksum."""
     check_complete(path)
     if not (path / "run.json").exists():
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass a run directory, such as runs/task-1")
     try:
         config: dict[str, Any] = json.loads(read_bytes(path, "run.json"))
     except ValueError as error:

@@ -18,14 +18,21 @@ from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
-from asyncsgd.run.checkpointer import Checkpointer
+from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.checksums import fingerprint
-from asyncsgd.run.diagnosis import Diagnosis, judge
+from asyncsgd.run.diagnosis import Diagnosis, Observed, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount, expected
 from asyncsgd.run.evaluator import Evaluator, Measured, Missed
-from asyncsgd.run.faults import Troubles, where
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
+from asyncsgd.run.journal import (
+    DIAGNOSED,
+    DIVERGED,
+    EVALUATION_FAILED,
+    STEP_CHANGED,
+    STOPPED_EARLY,
+    FaultCounter,
+    where,
+)
 from asyncsgd.run.last_good import LastGood
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.progress import Progress
@@ -57,7 +64,7 @@ class Recording:
     ) -> None:
         self._request, self._hooks, self.files, self._config = request, hooks, files, config
         self.evaluator = Evaluator(request.task, request.evaluation, request.limits.evaluation_seconds)
-        self.troubles = Troubles()
+        self.fault_counter = FaultCounter()
         self.control = Control()
         self.diverged: int | None = None
         """The iteration whose model, or loss, was found not to be finite."""
@@ -115,7 +122,7 @@ class Recording:
         """Call hooks, evaluate and save after an arrival. Its commands were sent before, so workers are busy."""
         iteration = self._server.iteration
         self._progress.arrived(ended.iteration - ended.job.iteration)
-        self.troubles.fine(ended.job.worker)
+        self.fault_counter.fine(ended.job.worker)
         if self._hooks.update:
             view = self.view()
             for hook in self._hooks.update:
@@ -249,7 +256,7 @@ class Recording:
         error = missed.error
         if error is not None and required:
             raise error
-        self.troubles.missed_evaluation()
+        self.fault_counter.missed_evaluation()
         self.journal(EVALUATION_FAILED, iteration=missed.iteration, reason=missed.reason.partition("\n")[0])
         if error is None:
             self.note(f"the evaluation of iteration {missed.iteration} failed: {missed.reason}; the run continues")
@@ -258,7 +265,7 @@ class Recording:
         if wrong or self._request.limits.evaluation_errors == "raise":
             raise error
         text = "".join(traceback.format_exception(error))
-        if self.troubles.first(where(text)):
+        if self.fault_counter.first(where(text)):
             head = f"the evaluation of iteration {missed.iteration} raised (shown once); the run continues"
             self.note(f"{head}\n{text}")
 
@@ -342,23 +349,23 @@ class Recording:
             return self.files.trace(self._recorder, self._server.concurrency)
         return self._recorder.trace(final_concurrency=self._server.concurrency)
 
-    def diagnose(self, trace: Trace, x: Vector, *, hurry: bool = False) -> Diagnosis:
+    def diagnose(self, trace: Trace, x: Vector, *, interrupted: bool = False) -> Diagnosis:
         """Return why the run does not learn, if it does not."""
         if self.diverged == 0 and not trace.iterations:
             fix = "check the initial parameters, the data and the loss"
             return Diagnosis(problems=(f"{self.evaluator.problem} at the initial model, before any update; {fix}",))
-        seen = judge(
-            self._request,
+        observed = Observed(
             trace,
             self.evaluator.columns(),
+            self.fault_counter.faults,
+            self._request.method,
+            self._request.task,
             x,
-            self.troubles.faults,
             diverged=self.diverged is not None,
-            hurry=hurry,
-            hung=self.evaluator.hung > 0,
             known=self._smoothness,
             step_changes=self.step_changes,
         )
+        seen = judge(observed, interrupted=interrupted, hung=self.evaluator.hung > 0)
         self._smoothness = seen.smoothness
         facts = [*seen.facts, *self.epochs.facts()]
         if skipped := self.evaluator.skipped:
@@ -366,13 +373,13 @@ class Recording:
             facts.append(f"{who} skipped, because the one before was still under way; a larger every= asks for fewer")
         return replace(seen, facts=tuple(facts))
 
-    def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
+    def close(self, trace: Trace, *, interrupted: bool) -> tuple[Vector, int | None, Diagnosis]:
         """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""
         kept = None if self.diverged is None else self._good.model()
         if self.files is not None:
             self.files.finish(trace, kept)
         good, x = (None, self._server.output.copy()) if kept is None else kept
-        seen = self.diagnose(trace, x, hurry=hurry)
+        seen = self.diagnose(trace, x, interrupted=interrupted)
         if self.files is not None:  # for reports; a resume drops it like everything after its checkpoint
             self.journal(DIAGNOSED, **asdict(seen))
             self.files.flush(self._recorder)

@@ -79,7 +79,7 @@ def train(
     >>> run.trace.iterations
     50
 
-    See docs/guides for runs that are watched, resumed and replayed.
+    See docs/users/engineer.md for runs that are watched, resumed and replayed.
     """
     with ExitStack() as closing:
         hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))

@@ -24,7 +24,10 @@ from asyncsgd.tasks.base import Task
 
 @dataclass(frozen=True)
 class Processes(Engine):
-    """Worker processes on this machine; see `processes`."""
+    """Worker processes on this machine; see `processes`.
+
+    See docs/users/engineer.md for training with worker processes.
+    """
 
     devices: tuple[str, ...] = ()
     threads_each: int | None = None

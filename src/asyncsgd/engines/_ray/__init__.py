@@ -78,7 +78,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Ray(Engine):
-    """Workers on a Ray cluster; see `ray`."""
+    """Workers on a Ray cluster; see `ray`.
+
+    See docs/guides/cluster.md for training on a Ray cluster.
+    """
 
     groups: tuple[Group, ...] = ()
     address: str | None = None

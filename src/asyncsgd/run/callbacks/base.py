@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveView:
-    """The state of a run at one moment; a callback may keep it."""
+    """The state of a run at one moment; a callback may keep it.
+
+    See docs/howto/callback.md for callbacks that use it.
+    """
 
     config: Mapping[str, Any]
     """The configuration of the run, as in run.json."""
@@ -78,7 +81,15 @@ class LiveView:
 
 
 class Control:
-    """What a callback may do to a run."""
+    """What a callback may do to a run.
+
+    >>> control = Control()
+    >>> control.stop("no progress")
+    >>> control.reason
+    'no progress'
+
+    See docs/howto/callback.md for callbacks that stop a run or change its step.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Terminal(Callback):
     """A live progress line on a terminal; elsewhere one line every half minute. Notes are printed above it."""
 
-    def __init__(self, every: float = 30.0, *, summary: bool = True) -> None:
-        """Print a line every ``every`` seconds where output cannot be redrawn, and a summary at the end if ``summary``.
+    def __init__(self, seconds: float = 30.0, *, summary: bool = True) -> None:
+        """Print a line every ``seconds`` where output cannot be redrawn, and a summary at the end if ``summary``.
 
         An interrupted run always gets a summary, because `asyncsgd.train` does not return it.
         """
@@ -26,7 +26,7 @@ class Terminal(Callback):
         self._summary = summary
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
-        self._every, self._next = every, every
+        self._seconds, self._next = seconds, seconds
 
     def on_start(self, view: LiveView) -> None:
         """Start the progress line."""
@@ -49,7 +49,7 @@ class Terminal(Callback):
             left = time_left(view).strip()
             self._bar.update(self._line, completed=view.iteration, description=describe(view), left=left)
         elif view.seconds >= self._next:
-            self._next = view.seconds + self._every
+            self._next = view.seconds + self._seconds
             self._console.print(describe(view) + time_left(view), soft_wrap=True)
 
     def on_note(self, text: str) -> None:
