@@ -225,7 +225,7 @@ class Method:
         >>> server.x
         array([0.1])
 
-        See docs/guides/federated.md for how weights, staleness and buffers combine.
+        See docs/users/federated.md for how weights, staleness and buffers combine.
         """
         return self.using(weights=Weights(limit))
 
