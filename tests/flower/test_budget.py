@@ -25,7 +25,7 @@ from asyncsgd.core.events import Arrived, Joined, Left, Outcome
 from asyncsgd.engines.base import Exhausted, Note
 from asyncsgd.flower import Clients, serve
 from asyncsgd.flower.allowance import Allowance
-from asyncsgd.flower.privacy import Accountant, Book, Privacy, allowed_squares, counted, gaussian_epsilon
+from asyncsgd.flower.privacy import Accountant, Book, Count, Privacy, allowed_squares, counted, gaussian_epsilon
 from asyncsgd.run.configuration import journal
 
 PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
@@ -43,19 +43,32 @@ def test_the_limit_is_the_largest_number_within_the_budget(kind: Any, z: float, 
 def test_clients_that_are_admitted_never_exceed_the_limit(limit: int, order: list[int], size: int) -> None:
     """Admission when a job is sent is enough, whatever other clients do before its update arrives."""
     book = Book(limit, 1.0)
-    count = asgd.flower.privacy.Count(size, book)
-    state = count.init(np.zeros(1))
-    sent: dict[int, bool] = {worker: book.admits(worker) for worker in range(3)}
-    for worker in order:
-        if sent[worker]:
-            count.apply(state, np.zeros(1), _arrival(worker))
-        sent[worker] = book.admits(worker)
-        assert not (book.exhausted(worker) and book.admits(worker))
+    drive(book, order, size)
     assert max(book.squares.values(), default=0) <= limit
 
 
-def _arrival(worker: int) -> Any:
-    return type("Arrival", (), {"worker": worker, "version": 0})
+def test_a_book_that_forgets_that_updates_of_one_sum_add_up_is_caught() -> None:
+    """The deliberate bug: n updates in one sum counted as n, not as n²."""
+
+    class Forgetful(Book):
+        def admits(self, worker: int) -> bool:
+            return self.squares.get(worker, 0) + self.sum.get(worker, 0) + 1 <= (self.limit or 0)
+
+    with pytest.raises(EngineError, match="would take client 0 above the budget"):
+        drive(Forgetful(5, 1.0), [0] * 6, 3)
+    drive(Book(5, 1.0), [0] * 6, 3)
+
+
+def drive(book: Book, order: list[int], size: int) -> None:
+    """Clients that answer in this order; each gets a job if the book admits it after its last answer."""
+    count = Count(size, book)
+    state = count.init(np.zeros(1))
+    sent = {worker: book.admits(worker) for worker in range(3)}
+    for worker in order:
+        if sent[worker]:
+            count.apply(state, np.zeros(1), type("Arrival", (), {"worker": worker, "version": 0}))  # type: ignore[arg-type]
+        sent[worker] = book.admits(worker)
+        assert not (book.exhausted(worker) and book.admits(worker))
 
 
 def test_the_last_line_of_defence_releases_nothing(tmp_path: Path) -> None:
