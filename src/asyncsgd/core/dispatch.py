@@ -139,7 +139,7 @@ class Batch(Dispatch):
 
 @dataclass(frozen=True)
 class _Queued(Dispatch):
-    """Base of the rules that keep ``concurrency`` jobs in flight, whoever is busy."""
+    """Base of the rules that keep ``concurrency`` jobs in flight, whichever workers are busy."""
 
     concurrency: int
     sample_early: bool = False
