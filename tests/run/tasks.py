@@ -14,6 +14,9 @@ from asyncsgd.core.server import JOB
 from asyncsgd.core.vectors import Vector
 from asyncsgd.testing.bench import Bowl
 
+BOWL = Bowl()
+"""A task that can be named: run.tasks:BOWL."""
+
 
 class Failing(Bowl):
     """Raises in every job from this one on."""
