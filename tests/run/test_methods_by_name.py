@@ -391,6 +391,11 @@ def test_a_mistake_in_other_commands_names_what_was_typed(tmp_path: Path, monkey
         (("replay", "damaged"), f"restore it from a backup, or {train_again}"),
         (("plan", "nofile.csv"), "DURATIONS = 'nofile.csv' does not exist; check the path"),
         (("plan", "durations.csv", "--heterogeneity", "1"), "the data are alike; pass --heterogeneous too"),
+        (
+            ("plan", "durations.csv", "--parameters", "9"),
+            "--parameters = 9 has no effect without --bandwidth; pass --bandwidth too",
+        ),
+        (("plan", "durations.csv", "--bandwidth", "9"), "--parameters is missing"),
         (("watch", "nothing"), "DIR = 'nothing' does not exist; pass a run directory, such as runs/task-1, or --wait"),
         (("verify", "nothing"), "nothing holds no run (no run.json); pass a run directory, such as runs/task-1"),
         (("export", "run", "model.bin"), "MODEL = 'model.bin' does not name a format"),

@@ -85,8 +85,10 @@ def plan(
     workers = measured_workers(durations)
     if bandwidth is not None:
         workers = replace(workers, durations=workers.durations.with_network(bandwidth, latency=latency))
-    elif latency:
-        raise BadParameter("latency", latency, "has no effect without --bandwidth", "pass --bandwidth too")
+    else:
+        for name, value in (("latency", latency or None), ("parameters", parameters)):
+            if value is not None:
+                raise BadParameter(name, value, "has no effect without --bandwidth", "pass --bandwidth too")
     tried = None if concurrency is None else _whole_numbers(concurrency)
     found = make_plan(
         workers,

@@ -19,6 +19,7 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Command, Job, Joined, Left, Lost
+from asyncsgd.core.validate import positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
@@ -93,6 +94,29 @@ def per_worker(
         if not nothing <= value < float("inf"):
             raise BadParameter(name, value, "makes no worker slower", f"pass a number of at least {nothing:g}")
     return values
+
+
+def checked(
+    workers: int,
+    job_timeout: float | None,
+    start_timeout: float,
+    slowdown: Sequence[float] | Mapping[int, float] | None,
+    min_seconds: Sequence[float] | Mapping[int, float] | None,
+) -> dict[str, Any]:
+    """Return the options that every engine for this many workers has, by name. Raise if one cannot work.
+
+    >>> checked(2, None, 120.0, {1: 10}, None)
+    {'job_timeout': None, 'start_timeout': 120.0, 'slowdown': (1.0, 10.0), 'min_seconds': ()}
+    """
+    if job_timeout is not None:
+        positive("job_timeout", job_timeout)
+    positive("start_timeout", start_timeout)
+    return {
+        "job_timeout": job_timeout,
+        "start_timeout": start_timeout,
+        "slowdown": per_worker("slowdown", slowdown, workers, nothing=1.0),
+        "min_seconds": per_worker("min_seconds", min_seconds, workers, nothing=0.0),
+    }
 
 
 # The rows of data that a job uses, for the trace.

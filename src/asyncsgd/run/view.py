@@ -306,7 +306,7 @@ class RunView:
 
 
 def sent(up: int, down: int) -> str:
-    """Return what was sent in words.
+    """Return a sentence part about what was sent.
 
     >>> sent(1_200_000_000, 4_800_000_000)
     '1.2 GB of updates to the server, 4.8 GB of models to workers'
