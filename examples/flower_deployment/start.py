@@ -250,6 +250,7 @@ def main() -> None:
     if " " in sys.prefix:
         parser.error(f"Python is installed below {sys.prefix!r}; flwr 1.41 cannot start below a path with a space")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the context manager stops the processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets jobs in the background ignore SIGINT
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     try:
