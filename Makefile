@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PIP    := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) pip --disable-pip-version-check install -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower bench-trainer bench-far-apart docs format venv clean
+.PHONY: help demo paper test quick check coverage dist bench-simulate bench-engines bench-flower bench-trainer bench-far-apart bench-federated docs format venv clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -61,6 +61,9 @@ bench-trainer: $(VENV)/.dev ## measure the trainer beside torch's optimizers, DD
 
 bench-far-apart: $(VENV)/.dev ## compare DiLoCo, asynchronous DiLoCo and DDP with unequal workers (twenty minutes)
 	$(VENV)/bin/python benchmarks/far_apart
+
+bench-federated: $(VENV)/.dev ## compare federated methods beside slow clients, also in Flower's simulation (half an hour)
+	$(VENV)/bin/python benchmarks/federated
 
 docs: $(VENV)/.docs ## build the documentation, site/index.html; fails on broken links and undocumented names
 	@NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict && echo "Open site/index.html in a browser."

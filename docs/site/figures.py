@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 MARK = re.compile(r"<!-- figures: (\w+) -->")
@@ -20,6 +21,8 @@ def table(name: str, results: Path) -> str:
     if not results.exists():
         return f"*Not measured yet: run `make bench-{name}`.*"
     figures = json.loads(results.read_text(encoding="utf-8"))
+    if name == "federated":
+        return "\n".join(_federated(figures))
     machine = figures["machine"]
     measured = f"Median of {figures['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).\n"
     drawn = {"simulate": _simulate, "engines": _engines, "flower": _flower, "peers": _peers}[name](figures)
@@ -88,6 +91,36 @@ def _peers(figures: dict[str, Any]) -> list[str]:
     for name, seconds in figures["seconds per 1000 updates"].items():
         fast = figures["times as fast as FLGo"].get(name)
         rows.append(f"| {name} | {seconds:.2g} | {'–' if fast is None else _short(fast)} |")
+    return rows
+
+
+def _federated(figures: dict[str, Any]) -> list[str]:
+    """Return a table of times to both accuracies, and of the errors of the predictions."""
+    found = figures["accuracy"]["contestants"]
+    levels = list(next(iter(found.values())))
+    heads = [f"time to {level} of the optimum's accuracy | times as soon as FedAvg" for level in levels]
+    rows = ["| | " + " | ".join(heads) + " | updates per unit of time |", "|---|" + "--:|" * (2 * len(levels) + 1)]
+    for name, row in found.items():
+        cells = []
+        for level in levels:
+            sooner = row[level]["times as soon as FedAvg"]
+            middle = median(float("inf") if value is None else value for value in row[level]["times"])
+            cells.append("not reached" if middle == float("inf") else _short(middle))
+            cells.append(f"{median(sooner):.2g} ({sooner[0]:.2g} to {sooner[-1]:.2g})")
+        rows.append(f"| {name} | {' | '.join(cells)} | {_short(row[levels[-1]]['updates per unit of time'])} |")
+    rows += ["", f"Medians over {figures['accuracy']['seeds']} seeds, with the least and the largest ratio.", ""]
+    if "flower" in figures:
+        real = figures["flower"]["contestants"]
+        pairs = (f"{name} {_short(median(row['times as soon as FedAvg']))}" for name, row in real.items())
+        what = "In Flower's simulation, in real time, to the lower accuracy, times as soon as FedAvg"
+        rows += [f"{what}: {', '.join(pairs)}.", ""]
+    if "prediction" in figures:
+        part = figures["prediction"]
+        rows += [
+            f"{part['clients']:,} clients in Flower's simulation: the simulator's prediction of the time per update "
+            f"from a pilot was wrong by at most {part['worst error']:.1%}; our target is {part['goal']:.0%}.",
+            "",
+        ]
     return rows
 
 

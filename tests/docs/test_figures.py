@@ -57,6 +57,23 @@ def test_a_peers_figures_are_those_of_the_file(figures):
     assert all(f"| {name} | {seconds[name]:.2g} | " in table for name in fast)
 
 
+def test_the_federated_figures_show_times_ratios_and_targets(figures, tmp_path):
+    def row(times, sooner):
+        level = {"times": times, "times as soon as FedAvg": sooner, "updates per unit of time": 1.5}
+        return {"95%": level, "98%": {**level, "times": [None, None, 90.0]}}
+
+    results = {
+        "accuracy": {"seeds": 3, "contestants": {"FedBuff": row([30.0, 25.0, None], [0.5, 2.0, 3.0])}},
+        "flower": {"contestants": {"FedBuff": {"times as soon as FedAvg": [1.5, 2.5]}}},
+        "prediction": {"clients": 1000, "worst error": 0.083, "goal": 0.15},
+    }
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    table = figures.table("federated", tmp_path / "results.json")
+    assert "| FedBuff | 30 | 2 (0.5 to 3) | not reached | 2 (0.5 to 3) | 1.5 |" in table
+    assert "times as soon as FedAvg: FedBuff 2." in table
+    assert "at most 8.3%; our target is 15%" in table
+
+
 def test_what_was_not_measured_is_said(figures, tmp_path):
     page = figures.filled("before\n<!-- figures: engines -->\nafter", tmp_path)
     assert page == "before\n*Not measured yet: run `make bench-engines`.*\nafter"

@@ -1,0 +1,1 @@
+"""Sleeping clients for Flower's FedAvg and for asyncsgd."""
