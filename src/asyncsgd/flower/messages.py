@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadReply, NotFinite
+from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
@@ -23,7 +23,8 @@ from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
-from asyncsgd.flower.sender import ClientMessage
+from asyncsgd.flower.round_rules import Config
+from asyncsgd.flower.sender import ClientMessage, clean
 from asyncsgd.flower.task import Memory
 
 if TYPE_CHECKING:
@@ -119,6 +120,38 @@ class Means:
         }
 
 
+NAME = "name"
+"""A client may report its name as this text of a ``ConfigRecord`` in its replies."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a reply reports beside its arrays."""
+
+    metrics: ReportedMetrics | None
+    """None if the metrics cannot be averaged."""
+    records: Any = None
+    """A ``RecordDict`` of the reply's metrics, for a user's aggregation function; None if they are too many."""
+    lists: tuple[str, ...] = ()
+    """Names of the metrics that are lists."""
+    name: str = ""
+    """The name by which the client calls itself."""
+
+
+def hear(content: Any, weighted_by: str) -> Told:
+    """Return what a reply reports. A client cannot make the server keep more than `MOST` numbers of it."""
+    from flwr.app import RecordDict
+
+    records = dict(content.metric_records)
+    lists = [name for record in records.values() for name, value in record.items() if isinstance(value, list)]
+    sizes = [len(value) if isinstance(value, list) else 1 for record in records.values() for value in record.values()]
+    few = sum(sizes) <= MOST and all(len(name) <= LONGEST for record in records.values() for name in record)
+    named = [record[NAME] for record in content.config_records.values() if isinstance(record.get(NAME), str)]
+    name = clean(named[0][:LONGEST]).replace("\n", " ").strip() if named else ""
+    reported = read_metrics(records, weighted_by)
+    return Told(reported, RecordDict(records) if few else None, tuple(lists) if reported else (), name)
+
+
 SHARED = 2
 """Number of versions whose records are cached. Jobs of one version share a record, as it is costly to build."""
 
@@ -136,34 +169,42 @@ class MessageWriter:
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
         job, point = assign.job, assign.point
-        config = {**self._engine.train_config, STEPS: job.steps} if self._steps else self._engine.train_config
+        number = self._engine.rounds.of_job(job.iteration)
+        config = configured("train_config", self._engine.train_config, number, handle)
+        if self._steps:
+            if STEPS in config:
+                fix = "leave it out of train_config, or use a method without .local(...)"
+                raise BadParameter(f"train_config[{STEPS!r}]", config[STEPS], "is set by the method", fix)
+            config = {**config, STEPS: job.steps}
 
         def content() -> Any:
-            made = _content(self._record((job.version, assign.slot), point), config, job.version + 1)
+            made = self._content(self._record((job.version, assign.slot), point), config, number)
             if self._coding.used:
                 made[TERMS] = self._coding.terms(f"{self._start}-{message.joins}", job.id, message.applied)
             return made
 
-        def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
+        def read(content: Any) -> tuple[Vector, Arrays, Told]:
             return self._read(content, point, handle.number, job.id)
 
         message = ClientMessage(
-            handle.number, handle.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id
+            handle.number, handle.node, "train", f"job-{job.id}", content, self._engine.timeout, read, job.id
         )
         return message
 
     def evaluate(self, handle: WorkerHandle, iteration: int, record: Any) -> ClientMessage:
         """Return the message that asks a client to evaluate a model."""
+        number = self._engine.rounds.of_model(iteration)
+        config = configured("evaluate_config", self._engine.evaluate_config or {}, number, handle)
 
         def content() -> Any:
-            return _content(record, self._engine.evaluate_config or {}, iteration)
+            return self._content(record, config, number)
 
-        def read(content: Any) -> ReportedMetrics | None:
-            return read_metrics(content.metric_records, self._rules.weighted_by)
+        def read(content: Any) -> Told:
+            return hear(content, self._rules.weighted_by)
 
         group = f"evaluate-{iteration}-{handle.number}"
         return ClientMessage(
-            handle.number, handle.node, "evaluate", group, content, self._rules.timeout, read, iteration
+            handle.number, handle.node, "evaluate", group, content, self._engine.timeout, read, iteration
         )
 
     def _record(self, key: tuple[int, int], point: Vector) -> Any:
@@ -174,9 +215,7 @@ class MessageWriter:
                 self._records.popitem(last=False)
         return record
 
-    def _read(
-        self, content: Any, point: Vector, worker: int, job: int
-    ) -> tuple[Vector, Arrays, ReportedMetrics | None]:
+    def _read(self, content: Any, point: Vector, worker: int, job: int) -> tuple[Vector, Arrays, Told]:
         if len(content.array_records) != 1:
             raise BadReply(f"the reply has {len(content.array_records)} sets of arrays, one is expected")
         update, arrays = self._unpack(content, next(iter(content.array_records.values())), point)
@@ -193,7 +232,7 @@ class MessageWriter:
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
-        return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
+        return update, carried, hear(content, self._rules.weighted_by)
 
     def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:
         """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
@@ -209,8 +248,32 @@ class MessageWriter:
         if bound is not None and length > bound:
             raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {bound:g}")
 
+    def _content(self, record: Any, config: Any, number: int) -> Any:
+        from flwr.app import ConfigRecord, RecordDict
 
-def _content(record: Any, config: Any, number: int) -> Any:
-    from flwr.app import ConfigRecord, RecordDict
+        rules = self._engine.rounds
+        return RecordDict(
+            {rules.arrays_key: record, rules.config_key: ConfigRecord({**config, "server-round": number})}
+        )
 
-    return RecordDict({"arrays": record, "config": ConfigRecord({**config, "server-round": number})})
+
+def configured(argument: str, given: Config, number: int, handle: WorkerHandle) -> dict[str, Any]:
+    """Return the configuration of one message. The polling thread calls this, so a user's function needs no lock."""
+    if not callable(given):
+        return dict(given)
+    return sendable(argument, given(number, handle.title))
+
+
+def sendable(name: str, given: Any) -> dict[str, Any]:
+    """Return a configuration for clients as a dict. Raise `BadParameter` if Flower cannot send it."""
+    from flwr.app import ConfigRecord
+
+    if not isinstance(given, Mapping):
+        raise BadParameter(name, given, f"is a {type(given).__name__}", 'pass a dict such as {"lr": 0.1}')
+    for key, value in given.items():
+        try:
+            ConfigRecord({key: value})
+        except (TypeError, ValueError) as error:
+            fix = "pass numbers, strings, bytes, booleans, or lists of one of them"
+            raise BadParameter(f"{name}[{key!r}]", value, "cannot be sent by Flower", fix) from error
+    return dict(given)

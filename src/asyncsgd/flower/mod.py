@@ -98,11 +98,14 @@ def _open(message: Message, terms: Terms) -> Vector:
     from flwr.app import RecordDict
 
     content = {name: record for name, record in message.content.items() if name != TERMS}
-    layout, arrays = terms.layout, content["arrays"]
+    if len(message.content.array_records) != 1:
+        raise BadMessage(f"the job has {len(message.content.array_records)} sets of arrays, one is expected")
+    [(key, arrays)] = message.content.array_records.items()  # the server chooses the key
+    layout = terms.layout
     if terms.down is not None:
         found = read_parts(arrays, (*layout.carried, byte_part(MODEL, terms.down, layout)))
         x = decode(terms.down, found.pop(MODEL), layout)
-        content["arrays"] = layout.join(x, found)
+        content[key] = layout.join(x, found)
     else:
         x = layout.gather(layout.read(arrays))
     message.content = RecordDict(content)  # a new one: in a simulation, messages to several clients share records

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import Died, Note, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.arrays import Arrays
-from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
+from asyncsgd.flower.client_evaluation import Evaluations, Measured
 from asyncsgd.flower.clients import (
     SELDOM,
     ClientNumbers,
@@ -37,22 +37,21 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
-from asyncsgd.flower.encoding import FIX
-from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.messages import LONGEST, MessageWriter, Told
+from asyncsgd.flower.outcomes import failure
+from asyncsgd.flower.rounds import RoundLog
 from asyncsgd.flower.sender import (
     EXPIRED,
     OFFLINE,
-    UNDELIVERED,
     ClientMessage,
     ErrorReply,
     Good,
     NotBuilt,
     NotStored,
     Outcome,
-    Refused,
     RunEnded,
     Sender,
-    meaning,
+    clean,
 )
 from asyncsgd.flower.task import Memory
 
@@ -61,7 +60,8 @@ if TYPE_CHECKING:
 
 LAST = 60.0
 """Longest wait at the end of a run for clients that evaluate, in seconds."""
-SENT_COMPRESSED = f"The model was sent compressed: if the client has no mod that decodes it, {FIX}."
+SOON = 0.2
+"""Seconds between two looks at clients that evaluate at the end of a run."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -77,18 +77,17 @@ class FlowerPool(WorkerPool):
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
-        self._evaluations = Evaluations(self._writer)
-        self._patience = Patience(self._rules)
+        self.log = RoundLog(engine.rounds, self._rules.weighted_by, engine.folder, resume=engine.resume)
+        self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
+        self._patience = Patience(self._rules.patience, engine.timeout)
         self._handles: dict[int, WorkerHandle] = {}
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
-        self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._told: dict[int, tuple[Told, float]] = {}  # job -> what its reply reports, and its seconds
         self._seen = -1  # number of connected nodes in the last list
-        self._reminder = Reminder(engine.workers)
+        self._reminder = Reminder(engine.needed)
         self._fatal: EngineError | None = None
         self._closed = False
-        self.history: list[dict[str, Any]] = []
-        """The averaged metrics of clients, in order."""
         self._presence = PresenceWatcher(engine.grid, self._inbox)
 
     # ------------------------------------------------------------------------------------------ for the run
@@ -98,6 +97,7 @@ class FlowerPool(WorkerPool):
         handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
             # If the client is not present, the server is about to read that it left, and drops the job itself.
+            self.log.hand_out(job.iteration)
             if handle is not None and job.worker in self._attendance.present:
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
@@ -124,10 +124,17 @@ class FlowerPool(WorkerPool):
         assert report.worker is not None
         handle = self._handles[report.worker]
         handle.judged(report.job, applied)
+        told, seconds = self._told.pop(report.job)
+        self._note(self.log.arrived(handle.title, told, seconds, self.clock()))
         self._send(handle)
+
+    def label(self, worker: int) -> str:
+        handle = self._handles.get(worker)
+        return f"client {worker}" if handle is None else str(handle.title)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
+        self._told.clear()
         for handle in self._handles.values():
             if handle.undecided >= 0:
                 handle.judged(handle.undecided, applied=False)
@@ -150,12 +157,14 @@ class FlowerPool(WorkerPool):
         for message in self._live.values():
             self._handles[message.worker].drop(message)
         self._live.clear()
+        self._evaluations.ending = True
         self._drain(0.0)
-        self._note(self._training_note())
-        deadline = time.monotonic() + min(self._evaluations.patience, LAST)
-        while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
+        self._note(self.log.close(self.clock()))
+        ended = time.monotonic()
+        while self._evaluations.busy and self._online() and (left := ended + LAST - time.monotonic()) > 0:
             try:
-                reports += self.poll(min(left, SELDOM))
+                reports += self.poll(min(left, SOON))
+                self._note(self._evaluations.overdue(time.monotonic(), ended, self._patience))
             except EngineError as error:
                 self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
                 break
@@ -170,6 +179,7 @@ class FlowerPool(WorkerPool):
         self._presence.close(CLOSING)
         self._sender.close(CLOSING)
         self._memory.save(math.inf)
+        self.log.shut()
 
     # ------------------------------------------------------------------------------------------ for the task
 
@@ -203,7 +213,6 @@ class FlowerPool(WorkerPool):
             case Note():
                 self._note([item])
             case Measured(iteration=iteration, record=record):
-                self._note(self._training_note())
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
@@ -214,10 +223,8 @@ class FlowerPool(WorkerPool):
                 fix = "free some disk space and continue with resume=True"
                 self._fatal = EngineError(f"an update could not be written to disk ({reason}); {fix}")
             case (message, NotBuilt(reason=reason)):
-                fix = "check train_config and evaluate_clients"
-                self._fatal = EngineError(
-                    f"the message to client {message.worker} could not be built ({reason}); {fix}"
-                )
+                who, fix = self.label(message.worker), "check train_config and evaluate_config"
+                self._fatal = EngineError(f"the message to {who} could not be built ({reason}); {fix}")
             case (message, outcome):
                 self._answered(message, outcome)
 
@@ -229,7 +236,10 @@ class FlowerPool(WorkerPool):
             handle.current = None
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
+            self._evaluations.took(message.kind, outcome.seconds)
         if message.kind == "evaluate":
+            if isinstance(outcome, Good):
+                self._named(handle, outcome.value)
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
         else:
@@ -246,28 +256,20 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
-        match outcome:
-            case Good(value=(update, carried, metrics), seconds=seconds):
-                self._evaluations.took(seconds)
-                handle.failures = handle.pauses = 0
-                handle.proven = True
-                if message.wanted:
-                    if self._engine.up is not None:
-                        handle.undecided = job
-                    self._memory.take(worker, carried)
-                    if metrics is not None:
-                        self._train_means.add(worker, metrics)
-                    self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
-                return
-            case Refused(reason=why):
-                report: Report = Rejected(job, worker, why)
-            case ErrorReply(code=code, reason=why) if code in EXPIRED:
-                late = f"client {worker} did not answer job {job} in {self._rules.timeout:g} s"
-                why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
-                report = Lost(job)
-            case ErrorReply(code=code, reason=why):
-                hint = "" if handle.proven or self._engine.down is None else f"\n{SENT_COMPRESSED}"
-                report = Failed(job, worker, f"{meaning(code)}: {why}{hint}")
+        if isinstance(outcome, Good):
+            update, carried, told = outcome.value
+            handle.failures = handle.pauses = 0
+            handle.proven = True
+            self._named(handle, told)
+            if message.wanted:
+                if self._engine.up is not None:
+                    handle.undecided = job
+                self._memory.take(worker, carried)
+                self._told[job] = told, outcome.seconds
+                self._attendance.report(Arrived(job, update, worker, seconds=outcome.seconds, checked=True))
+            return
+        undecoded = self._engine.down is not None and not handle.proven
+        report, why = failure(message, outcome, handle.title, undecoded=undecoded)
         if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
@@ -285,8 +287,10 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                self._handles[worker] = WorkerHandle(worker, node.node_id)
-                self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
+                simulated = is_simulated(self._engine.grid)
+                handle = WorkerHandle(worker, node.node_id, clean(node.name)[:LONGEST], simulated=simulated)
+                self._handles[worker] = handle
+                self._note([self._who(handle)])
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
                 if handle.doubtful:
@@ -297,7 +301,7 @@ class FlowerPool(WorkerPool):
             handle.doubtful = handle.doubtful and connected.began <= handle.left_at
         if not self._attendance.opened:
             # Nodes connect one by one: begin once there are enough, and no more have come since the last list.
-            if len(here) >= self._engine.workers and len(here) == self._seen:
+            if len(here) >= self._engine.needed and len(here) == self._seen:
                 self._attendance.open()
             self._seen = len(here)
         if self._attendance.opened:
@@ -338,9 +342,9 @@ class FlowerPool(WorkerPool):
         self._leave(handle)
         self._note(self._evaluations.gone(handle.number))
         online = self._online()
-        if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
+        if len(online) >= self._engine.needed and all(other.back_at is not None for other in online):
             fix = "fix the ClientApp and continue with resume=True"
-            self._fatal = EngineError(f"every client fails; the last was client {handle.number}: {why}; {fix}")
+            self._fatal = EngineError(f"every client fails; the last was {handle.title}: {why}; {fix}")
 
     def _give_up(self) -> None:
         """Leave out clients that take much longer than usual, so that a client that hangs does not hold its jobs.
@@ -381,10 +385,14 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
-        self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.log.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         for note in notes:
             self._attendance.report(note)
 
-    def _training_note(self) -> list[Note]:
-        means, self._train_means = self._train_means, Means()
-        return [training_note(means)] if means.replies else []
+    def _named(self, handle: WorkerHandle, told: Told) -> None:
+        if handle.rename(told.name):
+            self._note([self._who(handle)])
+
+    def _who(self, handle: WorkerHandle) -> Note:
+        row = {"worker": handle.number, "node": self._numbers.name(handle.number), "name": handle.title.name}
+        return Note("client", row)
