@@ -254,6 +254,10 @@ class WorkerHandle:
         """The names of the client, as they are known now."""
         return ClientName(self.number, self.node, self._name, self._simulated)
 
+    def introduce(self, node: str) -> Note:
+        """Return the note that maps the client's number to its node and its name."""
+        return Note("client", {"worker": self.number, "node": node, "name": self._name})
+
     def rename(self, name: str) -> bool:
         """Take the name that the client reports, unless the operator named it. Return whether its name changed."""
         if self.registered or not name or name == self._name:

@@ -96,9 +96,14 @@ class FlowerPool(WorkerPool):
         job = command.job
         handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
-            # If the client is not present, the server is about to read that it left, and drops the job itself.
+            # If the client is not present, the server is about to read that it left, and drops the job itself. After
+            # the last arrival no client should begin another job: it would evaluate the last model only after that.
             self.log.hand_out(job.iteration)
-            if handle is not None and job.worker in self._attendance.present:
+            if (
+                handle is not None
+                and job.worker in self._attendance.present
+                and not self._engine.rounds.over(job.iteration)
+            ):
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
                 self._send(handle)
@@ -290,7 +295,7 @@ class FlowerPool(WorkerPool):
                 simulated = is_simulated(self._engine.grid)
                 handle = WorkerHandle(worker, node.node_id, clean(node.name)[:LONGEST], simulated=simulated)
                 self._handles[worker] = handle
-                self._note([self._who(handle)])
+                self._note([handle.introduce(self._numbers.name(handle.number))])
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
                 if handle.doubtful:
@@ -391,8 +396,4 @@ class FlowerPool(WorkerPool):
 
     def _named(self, handle: WorkerHandle, told: Told) -> None:
         if handle.rename(told.name):
-            self._note([self._who(handle)])
-
-    def _who(self, handle: WorkerHandle) -> Note:
-        row = {"worker": handle.number, "node": self._numbers.name(handle.number), "name": handle.title.name}
-        return Note("client", row)
+            self._note([handle.introduce(self._numbers.name(handle.number))])

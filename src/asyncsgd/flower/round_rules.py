@@ -45,6 +45,8 @@ class RoundRules:
 
     size: int = 1
     """Number of arrivals."""
+    iterations: int | None = None
+    """Number of arrivals after which the run is over. A job that is handed out then is not sent; None: all are sent."""
     train_metrics: Aggregate | None = None
     evaluate_metrics: Aggregate | None = None
     """None: the weighted mean."""
@@ -55,6 +57,10 @@ class RoundRules:
     share: float | None = None
     """The largest share of clients' time that evaluation may take; None: no limit."""
     seed: int = 0
+
+    def over(self, iteration: int) -> bool:
+        """Return whether the run is over after this many arrivals."""
+        return self.iterations is not None and iteration >= self.iterations
 
     def of_job(self, iteration: int) -> int:
         """Return the round in which a job begins that was handed out after this many arrivals.

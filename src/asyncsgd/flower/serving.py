@@ -102,7 +102,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             closing.callback(accountant.book.close)
             if files is not None and (request.resume or not files.begun):
                 accountant.book.open(files.path, begun=files.begun)
-        rules = replace(request.rules, size=start.size, seed=seed)
+        rules = replace(request.rules, size=start.size, iterations=start.iterations, seed=seed)
         task = FlowerTask(
             layout,
             x,
