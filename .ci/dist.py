@@ -84,7 +84,7 @@ RAISES: dict[str, str] = {
     "asgd.tasks.torch(None, None, None)": "torch",
     "asgd.optimizers.torch('AdamW')": "torch",
     "asgd.engines.ray(2).start(None, None, np.ones(2))": "ray",
-    "asgd.flower.serve(None, None, asgd.mifa(0.1), iterations=1)": "flower",
+    "asgd.flower.AsyncStrategy(asgd.mifa(0.1))": "flower",
     "asgd.plot.speedup([1.0, 2.0])": "report",
     "asgd.plan({'a': [1.0], 'b': [2.0]}).write_page('plan.html')": "report",
     "asgd.callbacks.tensorboard()": "tensorboard",

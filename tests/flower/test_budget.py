@@ -16,14 +16,14 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("dp_accounting", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet
+from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet, serve
 from flower.virtual import World, steady, virtual_bench
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.core.events import Arrived, Joined, Left, Outcome
 from asyncsgd.engines.base import Exhausted, Note
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import Clients
 from asyncsgd.flower.allowance import Allowance
 from asyncsgd.flower.privacy import Accountant, Book, Count, Privacy, allowed_squares, counted, gaussian_epsilon
 from asyncsgd.run.configuration import journal

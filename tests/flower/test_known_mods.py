@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.bench import FOREVER, bench
 from flower.fake import Client, FakeGrid, record, towards
-from flower.serving import QUIET, Ear, quiet
+from flower.serving import QUIET, Ear, quiet, serve
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.client import mod as legacy
 from flwr.clientapp import ClientApp
@@ -20,7 +20,7 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 import asyncsgd as asgd
 from asyncsgd.core.errors import EngineError
 from asyncsgd.engines.base import Failed
-from asyncsgd.flower import Clients, Privacy, compress_mod, serve
+from asyncsgd.flower import Clients, Privacy, compress_mod
 
 MODEL = record(w=np.zeros((2, 2), np.float32), b=np.zeros(3, np.float32))
 

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.bench import FOREVER, Bench, bench
 from flower.client_apps import node
 from flower.fake import Client, FakeGrid, record, towards
-from flower.serving import Ear, quiet
+from flower.serving import Ear, quiet, serve
 from flwr.app import Error, Message, RecordDict
 from flwr.client import Client as LegacyClient
 from flwr.client import ClientApp, NumPyClient
@@ -24,7 +24,7 @@ from asyncsgd.core.compression import TopK
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Left
 from asyncsgd.engines.base import Failed, Note, Rejected
-from asyncsgd.flower import Clients, compress_mod, serve
+from asyncsgd.flower import Clients, compress_mod
 from asyncsgd.flower.legacy import ClientFormat, Formats
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Refused
 
@@ -232,10 +232,10 @@ def test_examples_loss_and_metrics_are_read() -> None:
         callbacks=[ear],
         **quiet(),
     )
-    trained = next(row for row in run.client_metrics if row["kind"] == "train" and row["replies"])
+    trained = next(row for row in run.round_metrics if row["kind"] == "train" and row["replies"])
     assert trained["metrics"] == {"train_loss": 0.25, "fine": 1.0}
     assert trained["examples"] == 30 * trained["replies"]
-    first = next(row for row in run.client_metrics if row["kind"] == "evaluate")
+    first = next(row for row in run.round_metrics if row["kind"] == "evaluate")
     assert first["metrics"] == {"loss": 1.0, "accuracy": 0.5}
     assert (first["examples"], first["failed"]) == (40, 0)
     assert not [note for note in ear.notes if "does not report" in note]

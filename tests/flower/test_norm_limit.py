@@ -16,13 +16,13 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.bench import FOREVER, bench
 from flower.fake import Client, FakeGrid, record, reply, towards
-from flower.serving import ARRAYS, Ear, quiet
+from flower.serving import ARRAYS, Ear, quiet, serve
 from flwr.app import Message
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
 from asyncsgd.engines.base import Arrived, Note, Rejected
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import Clients
 from asyncsgd.flower.norm_limit import NormLimit, fitting
 from asyncsgd.run.configuration import journal
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.bench import bench
 from flower.fake import Client, FakeGrid, numbers, record, reply, towards
-from flower.serving import QUIET, Ear, quiet
+from flower.serving import QUIET, Ear, quiet, serve
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines.base import Rejected, Replied
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import Clients
 from asyncsgd.flower.arrays import Layout, Part, view
 from asyncsgd.run import Callback, LiveView
 
@@ -205,7 +205,7 @@ def test_callbacks_see_what_replies_contain_beside_the_model() -> None:
         assert set(records) == {"metrics", "state", "device"}
         assert records["state"]["c"].numpy().tolist() == [7.0, 7.0]
     evaluated = [records for _, _, kind, records in ears.seen if kind == "evaluate"]
-    rows = [row for row in run.client_metrics if row["kind"] == "evaluate"]
+    rows = [row for row in run.round_metrics if row["kind"] == "evaluate"]
     assert len(evaluated) == sum(row["replies"] for row in rows) >= 4  # the last ones too
     assert all(records["device"]["name"] == "phone" for records in evaluated)
 

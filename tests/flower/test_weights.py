@@ -12,11 +12,10 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, record
-from flower.serving import Ear, quiet
+from flower.serving import Ear, quiet, serve
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 import asyncsgd as asgd
-from asyncsgd.flower import serve
 from asyncsgd.flower.weights import read_examples
 
 ARRAYS = record(w=np.zeros(2))

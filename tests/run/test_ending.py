@@ -151,7 +151,7 @@ def test_a_resume_forgets_how_it_ended_before() -> None:
 def test_a_flower_run_is_not_resumed_by_the_command_line() -> None:
     end = decide({**CONFIG, "engine": {"engine": "flower"}}, Known(8))
     words = end.sentence(Path("runs/a"))
-    assert words == "interrupted at iteration 8 of 4,000; resume it with flower.serve(..., resume=True)"
+    assert words == "interrupted at iteration 8 of 4,000; resume it with AsyncStrategy(..., resume=True)"
 
 
 def test_without_a_directory_nothing_is_said_of_resuming() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -221,6 +222,12 @@ class WorkerPool(ABC):
     """
 
     dtype: np.dtype[Any]
+    clock: Callable[[], float] = time.monotonic
+    """Seconds on the clock of the run, which the training loop sets before its first poll."""
+
+    def label(self, worker: int) -> str:
+        """Return the worker's name for texts that users read."""
+        return f"worker {worker}"
 
     def allocate(self, n: int) -> Vector:
         """Return the next buffer for a point, in memory that workers can read.

@@ -1,8 +1,8 @@
-"""The engine whose workers are the clients of a Flower grid. `asyncsgd.flower.serve` makes it."""
+"""The engine whose workers are the clients of a Flower grid. `asyncsgd.flower.AsyncStrategy` makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import STATISTICS, Arrays, Layout
 from asyncsgd.flower.client_work import ClientWork
 from asyncsgd.flower.privacy import Accountant
+from asyncsgd.flower.round_rules import Config, RoundRules
 from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.tasks.base import Task
 
@@ -25,10 +26,11 @@ class Clients:
     """Requirements for clients, and what to do about clients that fail.
 
     Args:
-        minimum: Number of clients that must be connected before the first job is sent. Default: 2, or the number that a
-            round of the method needs.
+        minimum: Number of clients that must be connected before the first job is sent, if ``min_train_nodes`` and
+            ``min_available_nodes`` of the strategy ask for fewer. Default: the number that a round of the method needs.
         timeout: Seconds that a job may take, counted from when it is sent. Flower gives up the job after that. A job is
-            sent only when its client is free, so waiting in the queue does not count.
+            sent only when its client is free, so waiting in the queue does not count. Default: the ``timeout`` of
+            ``start``, which is an hour if you do not set it.
         patience: How many times its usual time a client may take. The usual time is the median of its last 21 jobs, and
             a client always gets at least a minute. A client that takes longer is left out until it answers, and its
             waiting jobs go to other clients. Before its first answer, a client gets this multiple of the slowest other
@@ -49,9 +51,10 @@ class Clients:
             until the client sends a good update.
         replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.
             ``"updates"``: clients return that difference themselves.
-        weighted_by: Name of the number in a reply that weighs its update, and its metrics in their averages. A client
-            that does not report it counts as an average client. None: all clients count the same. Methods with noise
-            and robust aggregation do not weigh updates; see `asyncsgd.Method.weighted` for the rule.
+        weighted_by: Name of the number in a reply that weighs its update, and its metrics in their averages. The
+            strategy sets it to its ``weighted_by_key``. A client that does not report it counts as an average client.
+            None: all clients count the same. Methods with noise and robust aggregation do not weigh updates; see
+            `asyncsgd.Method.weighted` for the rule.
         statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
             Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
         shared: Name patterns of the arrays that the server and the clients share; one pattern may be a string. Only
@@ -61,12 +64,12 @@ class Clients:
         keep_updates: Whether to write every update to the run's directory, so that `asyncsgd.replay` can apply them
             again.
 
-    >>> Clients(minimum=4, max_norm=10.0).timeout
-    3600.0
+    >>> Clients(timeout=600.0, max_norm=10.0).patience
+    10.0
     """
 
     minimum: int | None = None
-    timeout: float = 3600.0
+    timeout: float | None = None
     patience: float | None = 10.0
     queue: int | None = None
     max_norm: float | Literal["auto"] | None = "auto"
@@ -85,7 +88,8 @@ class Clients:
             value = getattr(self, name)
             if value is not None:
                 count(name, value)
-        positive("timeout", self.timeout)
+        if self.timeout is not None:
+            positive("timeout", self.timeout)
         positive("pause", self.pause)
         if self.patience is not None:
             positive("patience", self.patience)
@@ -111,17 +115,21 @@ class Clients:
         return (self.shared,) if isinstance(self.shared, str) else tuple(self.shared)
 
 
+TIMEOUT = 3600.0
+"""Seconds that a job may take, if neither `Clients` nor ``start`` sets them: Flower's default."""
+
+
 @dataclass(frozen=True)
 class Flower(Engine):
-    """Clients of a Flower grid. The run begins once ``workers`` of them are connected; more may join later."""
+    """Clients of a Flower grid: ``workers`` of them at the start; more may join later."""
 
     grid: Any
     layout: Layout
     carried: Arrays = field(default_factory=dict)
     """The initial values of the arrays that are not in the vector."""
     clients: Clients = field(default_factory=Clients)
-    train_config: Mapping[str, Any] = field(default_factory=dict)
-    evaluate_config: Mapping[str, Any] | None = None
+    train_config: Config = field(default_factory=dict)
+    evaluate_config: Config | None = None
     """None: clients do not evaluate."""
     folder: Path | None = None
     """Directory for the client numbers, the carried arrays and the kept updates."""
@@ -134,6 +142,19 @@ class Flower(Engine):
     """How models are compressed on the way to clients."""
     accountant: Accountant | None = None
     """Counts what clients contribute, if the method adds noise. Its book may have a limit."""
+    rounds: RoundRules = field(default_factory=RoundRules)
+    minimum: int | None = None
+    """Number of clients that must be connected before the first job is sent. None: ``workers``."""
+
+    @property
+    def needed(self) -> int:
+        """Number of clients that must be connected before the first job is sent."""
+        return self.workers if self.minimum is None else self.minimum
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a job may take."""
+        return TIMEOUT if self.clients.timeout is None else self.clients.timeout
 
     def start(self, task: Task, work: Work, x: Vector) -> WorkerPool:
         """Start a pool. Clients learn the steps of ``work`` alone. A task with a method ``bind`` gets the pool."""
@@ -148,4 +169,5 @@ class Flower(Engine):
     def describe(self) -> dict[str, Any]:
         clients = {name: value for name, value in vars(self.clients).items() if value is not None}
         grid = type(self.grid).__name__
-        return {"engine": "flower", "workers": self.workers, "grid": grid, "clients": clients}
+        numbers = {"workers": self.workers, "round": self.rounds.size}
+        return {"engine": "flower", **numbers, "grid": grid, "clients": clients}

@@ -99,13 +99,15 @@ def _open(message: Message, terms: Terms) -> Vector:
     from flwr.app import RecordDict
 
     content = {name: record for name, record in message.content.items() if name != TERMS}
-    [(name, arrays)] = message.content.array_records.items()
+    if len(message.content.array_records) != 1:
+        raise BadMessage(f"the job has {len(message.content.array_records)} sets of arrays, one is expected")
+    [(key, arrays)] = message.content.array_records.items()  # the server chooses the key
     layout = terms.layout
     if terms.down is not None:
         found = read_parts(arrays, (*layout.carried, byte_part(MODEL, terms.down, layout)))
         x = decode(terms.down, found.pop(MODEL), layout)
         record = layout.join(x, found)
-        content[name] = numbered(record) if name == FIT else record
+        content[key] = numbered(record) if key == FIT else record
     else:
         x = layout.gather(layout.read(arrays))
     message.content = RecordDict(content)  # a new one: in a simulation, messages to several clients share records

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
-from asyncsgd.engines.base import LATE, Died, Failed, Note, Rejected, Replied, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Note, Replied, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
 from asyncsgd.flower.allowance import Allowance
 from asyncsgd.flower.arrays import Arrays
-from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
+from asyncsgd.flower.client_evaluation import Evaluations, Measured
 from asyncsgd.flower.clients import (
     SELDOM,
     ClientNumbers,
@@ -38,14 +38,15 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
-from asyncsgd.flower.known_mods import Mods, advice
+from asyncsgd.flower.known_mods import Mods
 from asyncsgd.flower.legacy import Formats
-from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.messages import LONGEST, MessageWriter, Told
 from asyncsgd.flower.norm_limit import NormLimit
+from asyncsgd.flower.outcomes import failure
+from asyncsgd.flower.rounds import RoundLog
 from asyncsgd.flower.sender import (
     EXPIRED,
     OFFLINE,
-    UNDELIVERED,
     ClientMessage,
     ErrorReply,
     Fatal,
@@ -54,10 +55,10 @@ from asyncsgd.flower.sender import (
     Refused,
     RunEnded,
     Sender,
-    meaning,
+    clean,
 )
 from asyncsgd.flower.task import Memory
-from asyncsgd.flower.weights import ReportWatch
+from asyncsgd.flower.weights import EXAMPLES, ReportWatch
 from asyncsgd.trace import Trace
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 
 LAST = 60.0
 """Longest wait at the end of a run for clients that evaluate, in seconds."""
+SOON = 0.2
+"""Seconds between two looks at clients that evaluate at the end of a run."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -80,22 +83,21 @@ class FlowerPool(WorkerPool):
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
-        self._evaluations = Evaluations(self._writer)
-        self._patience = Patience(self._rules)
+        self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
+        self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
+        self._patience = Patience(self._rules.patience, engine.timeout)
         self._norms, self._mods = NormLimit(self._rules.max_norm), Mods()
         self._allowance = Allowance(self._rules.max_updates, engine.accountant)
         self._handles: dict[int, WorkerHandle] = {}
         self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
-        self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._told: dict[int, tuple[Told, float]] = {}  # job -> what its reply reports, and its seconds
         self._reports = ReportWatch(self._rules.weighted_by)
         self._seen = -1  # number of connected nodes in the last list
-        self._reminder = Reminder(engine.workers)
+        self._reminder = Reminder(engine.needed)
         self._fatal: EngineError | None = None
         self._closed = False
-        self.history: list[dict[str, Any]] = []
-        """The averaged metrics of clients, in order."""
         self._presence = PresenceWatcher(engine.grid, self._inbox)
 
     # ------------------------------------------------------------------------------------------ for the run
@@ -104,8 +106,14 @@ class FlowerPool(WorkerPool):
         job = command.job
         handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
-            # If the client is not present, the server is about to read that it left, and drops the job itself.
-            if handle is not None and job.worker in self._attendance.present:
+            # If the client is not present, the server is about to read that it left, and drops the job itself. After
+            # the last arrival no client should begin another job: it would evaluate the last model only after that.
+            self.log.hand_out(job.iteration)
+            if (
+                handle is not None
+                and job.worker in self._attendance.present
+                and not self._engine.rounds.over(job.iteration)
+            ):
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
                 self._send(handle)
@@ -132,6 +140,8 @@ class FlowerPool(WorkerPool):
         assert report.worker is not None
         handle = self._handles[report.worker]
         handle.judged(report.job, applied)
+        told, seconds = self._told.pop(report.job)
+        self._note(self.log.arrived(handle.title, told, seconds, self.clock()))
         self._note(self._allowance.used(handle.number, applied))
         if not self._allowance.admits(handle.number):
             self._leave(handle)
@@ -142,8 +152,13 @@ class FlowerPool(WorkerPool):
     def resumed(self, trace: Trace) -> None:
         self._allowance.resumed(trace)
 
+    def label(self, worker: int) -> str:
+        handle = self._handles.get(worker)
+        return f"client {worker}" if handle is None else str(handle.title)
+
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
+        self._told.clear()
         for handle in self._handles.values():
             if handle.undecided >= 0:
                 handle.judged(handle.undecided, applied=False)
@@ -166,12 +181,14 @@ class FlowerPool(WorkerPool):
         for message in self._live.values():
             self._handles[message.worker].drop(message)
         self._live.clear()
+        self._evaluations.ending = True
         self._drain(0.0)
-        self._note(self._training_note())
-        deadline = time.monotonic() + min(self._evaluations.patience, LAST)
-        while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
+        self._note(self.log.close(self.clock()))
+        ended = time.monotonic()
+        while self._evaluations.busy and self._online() and (left := ended + LAST - time.monotonic()) > 0:
             try:
-                reports += self.poll(min(left, SELDOM))
+                reports += self.poll(min(left, SOON))
+                self._note(self._evaluations.overdue(time.monotonic(), ended, self._patience))
             except EngineError as error:
                 self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
                 break
@@ -187,6 +204,7 @@ class FlowerPool(WorkerPool):
         self._presence.close(CLOSING)
         self._sender.close(CLOSING)
         self._memory.save(math.inf)
+        self.log.shut()
 
     # ------------------------------------------------------------------------------------------ for the task
 
@@ -220,12 +238,11 @@ class FlowerPool(WorkerPool):
             case Note():
                 self._note([item])
             case Measured(iteration=iteration, record=record):
-                self._note(self._training_note())
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
-            case (message, Fatal() as failure):
-                self._fatal = failure.error(None if message is None else message.worker)
+            case (message, Fatal() as fatal):
+                self._fatal = fatal.error("" if message is None else self.label(message.worker))
             case (message, outcome):
                 self._answered(message, outcome)
 
@@ -240,9 +257,12 @@ class FlowerPool(WorkerPool):
                 return
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
+            self._evaluations.took(message.kind, outcome.seconds)
             if message.wanted:
                 self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
+            if isinstance(outcome, Good):
+                self._named(handle, outcome.value)
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
         else:
@@ -262,30 +282,23 @@ class FlowerPool(WorkerPool):
         if isinstance(outcome, Good) and message.wanted and (no := self._norms.judge(worker, message.length)):
             self._note(no.notes)
             outcome = Refused(no.reason)
-        match outcome:
-            case Good(value=(update, carried, metrics), seconds=seconds):
-                self._evaluations.took(seconds)
-                handle.failures = handle.pauses = 0
-                handle.proven = True
-                if message.wanted:
-                    if self._engine.up is not None or self._allowance.active:
-                        handle.undecided = job
-                    self._memory.take(worker, carried)
-                    if metrics is not None:
-                        self._note(self._mods.reported(metrics.values))
-                        self._train_means.add(worker, metrics)
-                    self._note(self._reports.note(worker, message.examples))
-                    self._attendance.report(Arrived(job, update, worker, message.examples, seconds, checked=True))
-                return
-            case Refused(reason=why):
-                report: Report = Rejected(job, worker, why)
-            case ErrorReply(code=code, reason=why) if code in EXPIRED:
-                late = f"client {worker} did not answer job {job} in {self._rules.timeout:g} s"
-                why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
-                report = Lost(job)
-            case ErrorReply(code=code, reason=why):
-                why += advice(why, compressed=not handle.proven and self._engine.down is not None)
-                report = Failed(job, worker, f"{meaning(code)}: {why}")
+        if isinstance(outcome, Good):
+            update, carried, told = outcome.value
+            handle.failures = handle.pauses = 0
+            handle.proven = True
+            self._named(handle, told)
+            if message.wanted:
+                if self._engine.up is not None or self._allowance.active:
+                    handle.undecided = job
+                self._memory.take(worker, carried)
+                self._told[job] = told, outcome.seconds
+                if told.metrics is not None:
+                    self._note(self._mods.reported(told.metrics.values))
+                self._note(self._reports.note(worker, message.examples))
+                self._attendance.report(Arrived(job, update, worker, message.examples, outcome.seconds, checked=True))
+            return
+        undecoded = self._engine.down is not None and not handle.proven
+        report, why = failure(message, outcome, handle.title, undecoded=undecoded)
         if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
@@ -303,8 +316,10 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                self._handles[worker] = WorkerHandle(worker, node.node_id, self._formats)
-                self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
+                simulated, name = is_simulated(self._engine.grid), clean(node.name)[:LONGEST]
+                handle = WorkerHandle(worker, node.node_id, self._formats, name, simulated=simulated)
+                self._handles[worker] = handle
+                self._note([handle.introduce(self._numbers.name(handle.number))])
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
                 if handle.doubtful:
@@ -315,7 +330,7 @@ class FlowerPool(WorkerPool):
             handle.doubtful = handle.doubtful and connected.began <= handle.left_at
         if not self._attendance.opened:
             # Nodes connect one by one: begin once there are enough, and no more have come since the last list.
-            if len(here) >= self._engine.workers and len(here) == self._seen:
+            if len(here) >= self._engine.needed and len(here) == self._seen:
                 self._attendance.open()
             self._seen = len(here)
         if self._attendance.opened:
@@ -357,9 +372,9 @@ class FlowerPool(WorkerPool):
         self._leave(handle)
         self._note(self._evaluations.gone(handle.number))
         online = self._online()
-        if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
+        if len(online) >= self._engine.needed and all(other.back_at is not None for other in online):
             fix = "fix the ClientApp and continue with resume=True"
-            self._fatal = EngineError(f"every client fails; the last was client {handle.number}: {why}; {fix}")
+            self._fatal = EngineError(f"every client fails; the last was {handle.title}: {why}; {fix}")
 
     def _give_up(self) -> None:
         """Leave out clients that take much longer than usual, so that a client that hangs does not hold its jobs.
@@ -400,10 +415,10 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
-        self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.log.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         for note in notes:
             self._attendance.report(note)
 
-    def _training_note(self) -> list[Note]:
-        means, self._train_means = self._train_means, Means()
-        return [training_note(means)] if means.replies else []
+    def _named(self, handle: WorkerHandle, told: Told) -> None:
+        if handle.rename(told.name):
+            self._note([handle.introduce(self._numbers.name(handle.number))])

@@ -131,15 +131,15 @@ class ErrorReply(NoResult):
 class Fatal(NoResult):
     """A failure that ends the run."""
 
-    def error(self, worker: int | None) -> EngineError:
-        """Return the error that the run raises; ``worker`` is the client that the message was for."""
+    def error(self, who: str) -> EngineError:
+        """Return the error that the run raises; ``who`` is the client that the message was for."""
         raise NotImplementedError
 
 
 class RunEnded(Fatal):
     """Flower's run has ended, so no message can be sent."""
 
-    def error(self, worker: int | None) -> EngineError:
+    def error(self, who: str) -> EngineError:
         fix = "start it again with resume=True to continue from the checkpoint"
         return EngineError(f"Flower's run has ended ({self.reason}); {fix}")
 
@@ -147,15 +147,15 @@ class RunEnded(Fatal):
 class NotBuilt(Fatal):
     """The message could not be built, because of its content or a bug."""
 
-    def error(self, worker: int | None) -> EngineError:
-        fix = "check train_config and evaluate_clients"
-        return EngineError(f"the message to client {worker} could not be built ({self.reason}); {fix}")
+    def error(self, who: str) -> EngineError:
+        fix = "check train_config and evaluate_config"
+        return EngineError(f"the message to {who} could not be built ({self.reason}); {fix}")
 
 
 class NotStored(Fatal):
     """A good reply that could not be written to the server's disk."""
 
-    def error(self, worker: int | None) -> EngineError:
+    def error(self, who: str) -> EngineError:
         fix = "free some disk space and continue with resume=True"
         return EngineError(f"an update could not be written to disk ({self.reason}); {fix}")
 

@@ -106,7 +106,7 @@ class Ending:
         if directory is None:
             return ""
         command = f": asyncsgd train --resume --directory {directory}"
-        return f"; resume it with{' flower.serve(..., resume=True)' if self.by_flower else command}"
+        return f"; resume it with{' AsyncStrategy(..., resume=True)' if self.by_flower else command}"
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Loop:
             self._record.note(request.engine.opening)
         with request.engine.start(request.task, request.method.job, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
+            pool.clock = lambda: self._record.seconds
             checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
@@ -300,7 +301,7 @@ class Loop:
             case Died(worker=worker, reason=reason):
                 record.fault_counter.died()
                 record.worker(worker, DIED, reason=reason)
-                record.note(f"worker {worker} {reason}")
+                record.note(f"{pool.label(worker)} {reason}")
             case Exhausted(reason=reason):
                 record.stop(reason)
             case Note(event=event, details=details, message=message):
@@ -348,7 +349,7 @@ class Loop:
         in_a_row = record.fault_counter.count(REJECTED, worker)
         record.worker(worker, REJECTED, job=job, reason=why)
         if record.fault_counter.first(REJECTED):
-            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
+            record.note(f"{pool.label(worker)}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
             self._handle(pool, Lost(job, Outcome.REJECTED))
             return
@@ -359,7 +360,7 @@ class Loop:
         record = self._record
         record.fault_counter.retired(worker)
         record.worker(worker, RETIRED, reason=why)
-        record.note(f"worker {worker} is retired: {why}")
+        record.note(f"{pool.label(worker)} is retired: {why}")
         pool.retire(worker)
         record.worker(worker, LEFT)
         self._handle(pool, Lost(job, Outcome.REJECTED))
@@ -371,7 +372,7 @@ class Loop:
                 record.measure()  # the model is finite, but its loss may not be
             if record.diverged is not None or self._over():
                 return  # the run ends anyway, for instance because this was the last job of the last epoch
-            raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
+            raise WorkersFailed(f"no worker is left; the last one, {pool.label(worker)}: {why}")
 
     def _failed(self, pool: WorkerPool, report: Failed) -> None:
         record = self._record
@@ -380,16 +381,16 @@ class Loop:
         record.worker(report.worker, FAILED, job=report.job, reason=last)
         if record.fault_counter.first(where(report.error)):
             record.note(
-                f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
+                f"{pool.label(report.worker)}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
         self._handle(pool, Lost(report.job))
         if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
-                f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
+                f"{pool.label(report.worker)} failed {in_a_row} times in a row, at last with {last}; "
                 "fix the task and resume with resume=True"
             )
             error.add_note(
-                f"In worker {report.worker}:\n{report.error}"
+                f"In {pool.label(report.worker)}:\n{report.error}"
             )  # callbacks have received the traceback already
             raise error
 

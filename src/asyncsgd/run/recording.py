@@ -38,6 +38,8 @@ from asyncsgd.run.options import RunRequest
 from asyncsgd.run.progress import Progress
 from asyncsgd.trace import Recorder, Trace
 
+ALL_ROUNDS = "evaluate_every=1 evaluates every round"
+
 
 class JournalWriter:
     """Writes the journal, and passes notes on to the callbacks."""
@@ -220,21 +222,23 @@ class Recording:
         ``at``: the time of the evaluation before the run, which must not fail.
         """
         evaluator, iteration = self.evaluator, self._server.iteration
-        federated = self._request.evaluation.federated
+        waits = self._request.evaluation.federated and self._request.evaluation.share is None
         if at is not None and evaluator.busy:  # `look_ahead` has begun it
             self._fetch(math.inf, required=True)
             return
-        self.catch_up(wait=not background or federated)
+        self.catch_up(wait=not background or waits)
         if evaluator.busy:
-            if background and not federated:
+            if background and not waits:
                 evaluator.skip(iteration)
             return  # else the run is about to stop, and only one evaluation runs at a time
+        if background and not evaluator.affordable(iteration, self.seconds):
+            return
         x = self._server.output.copy()
         x.flags.writeable = False
         if not self._good.known:
             self._good.keep(iteration, x)
         evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
-        patience = 0.0 if federated else evaluator.patience
+        patience = 0.0 if self._request.evaluation.federated else evaluator.patience
         self._fetch(patience if background else math.inf, required=at is not None)
 
     def catch_up(self, *, wait: bool = True) -> None:
@@ -371,6 +375,10 @@ class Recording:
         if skipped := self.evaluator.skipped:
             who = "1 evaluation was" if skipped == 1 else f"{skipped:,} evaluations were"
             facts.append(f"{who} skipped, because the one before was still under way; a larger every= asks for fewer")
+        if spared := self.evaluator.spared:
+            facts.append(
+                f"{spared:,} rounds were not evaluated, so that evaluations take little of the time; {ALL_ROUNDS}"
+            )
         return replace(seen, facts=tuple(facts))
 
     def close(self, trace: Trace, *, interrupted: bool) -> tuple[Vector, int | None, Diagnosis]:

@@ -102,7 +102,7 @@ def train(
 def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> TrainingRun:
     """Carry out a request in a directory that is locked and checked, then close every callback.
 
-    `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
+    `train` and `asyncsgd.flower.AsyncStrategy` both call it. The caller releases the lock afterwards.
     """
     with hooks:
         check_files(hooks.callbacks, None if files is None else files.path)

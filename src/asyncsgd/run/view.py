@@ -192,6 +192,11 @@ class RunView:
                 of_worker[event] = of_worker.get(event, 0) + 1
         return found
 
+    def clients(self) -> dict[int, tuple[str, str]]:
+        """Return the name and Flower's node id of every worker that is a client, as last reported. Either may be ""."""
+        rows = [row for row in self.journal if row.get("event") == "client" and isinstance(row.get("worker"), int)]
+        return {row["worker"]: (str(row.get("name", "")), str(row.get("node", ""))) for row in rows}
+
     def named(self, name: str) -> RunView:
         """Return the same run under another name."""
         return replace(self, name=name)

@@ -1,6 +1,6 @@
 """Callbacks that come with asyncsgd: early stopping, the best model, and loggers.
 
-Pass them to `asyncsgd.train` or `asyncsgd.flower.serve`, beside your own, see `asyncsgd.Callback`::
+Pass them to `asyncsgd.train` or `asyncsgd.flower.AsyncStrategy`, beside your own, see `asyncsgd.Callback`::
 
     asgd.train(..., callbacks=[asgd.callbacks.EarlyStopping("loss"), asgd.callbacks.tensorboard("runs/a/tensorboard")])
 

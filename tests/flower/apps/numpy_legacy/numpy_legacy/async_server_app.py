@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import asyncsgd as asgd
@@ -14,7 +14,7 @@ app = ServerApp()
 def get_evaluate_fn(output):
     _, _, images, labels = load_data()
 
-    def evaluate(iteration, arrays):
+    def evaluate(server_round, arrays):
         loss, accuracy = test(arrays.to_numpy_ndarrays(), images, labels)
         with Path(output).open("a") as file:
             file.write(f"{accuracy}\n")
@@ -26,16 +26,16 @@ def get_evaluate_fn(output):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    clients = config["clients"]
-    asgd.flower.serve(
+    strategy = asgd.flower.AsyncStrategy(
+        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        min_available_nodes=config["clients"],
+        evaluate_every=1,
+        directory=config["directory"],
+    )
+    strategy.start(
         grid,
         ArrayRecord(get_initial_parameters()),
-        asgd.federated_async_sgd(0.5, concurrency=clients),
-        iterations=config["num-server-rounds"] * clients,
-        train_config={"lr": config["learning-rate"]},
-        evaluate=get_evaluate_fn(config["output"]),
-        evaluate_clients=True,
-        every=clients,
-        directory=config["directory"],
-        clients=asgd.flower.Clients(minimum=clients),
+        num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
+        evaluate_fn=get_evaluate_fn(config["output"]),
     )

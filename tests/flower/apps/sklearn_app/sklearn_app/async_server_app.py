@@ -15,7 +15,7 @@ def get_evaluate_fn(output):
     _, _, images, labels = load_data()
     model = create_model(1)
 
-    def evaluate(iteration, arrays):
+    def evaluate(server_round, arrays):
         set_model_params(model, arrays.to_numpy_ndarrays())
         accuracy = float(model.score(images, labels))
         with Path(output).open("a") as file:
@@ -28,15 +28,15 @@ def get_evaluate_fn(output):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    clients = config["clients"]
-    asgd.flower.serve(
+    strategy = asgd.flower.AsyncStrategy(
+        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        min_available_nodes=config["clients"],
+        evaluate_every=1,
+        directory=config["directory"],
+    )
+    strategy.start(
         grid,
         ArrayRecord(get_model_params(create_model(config["local-epochs"]))),
-        asgd.federated_async_sgd(0.5, concurrency=clients),
-        iterations=config["num-server-rounds"] * clients,
-        evaluate=get_evaluate_fn(config["output"]),
-        evaluate_clients=True,
-        every=clients,
-        directory=config["directory"],
-        clients=asgd.flower.Clients(minimum=clients),
+        num_rounds=config["num-server-rounds"],
+        evaluate_fn=get_evaluate_fn(config["output"]),
     )

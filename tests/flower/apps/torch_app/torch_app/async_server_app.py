@@ -15,7 +15,7 @@ app = ServerApp()
 def get_evaluate_fn(output):
     _, testloader = load_data()
 
-    def evaluate(iteration, arrays):
+    def evaluate(server_round, arrays):
         model = Net()
         model.load_state_dict(arrays.to_torch_state_dict())
         loss, accuracy = test(model, testloader, torch.device("cpu"))
@@ -29,16 +29,16 @@ def get_evaluate_fn(output):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    clients = config["clients"]
-    asgd.flower.serve(
+    strategy = asgd.flower.AsyncStrategy(
+        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        min_available_nodes=config["clients"],
+        evaluate_every=1,
+        directory=config["directory"],
+    )
+    strategy.start(
         grid,
         ArrayRecord(Net().state_dict()),
-        asgd.federated_async_sgd(0.5, concurrency=clients),
-        iterations=config["num-server-rounds"] * clients,
+        num_rounds=config["num-server-rounds"],
         train_config=ConfigRecord({"lr": config["learning-rate"]}),
-        evaluate=get_evaluate_fn(config["output"]),
-        evaluate_clients=True,
-        every=clients,
-        directory=config["directory"],
-        clients=asgd.flower.Clients(minimum=clients),
+        evaluate_fn=get_evaluate_fn(config["output"]),
     )
