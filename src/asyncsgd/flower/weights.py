@@ -71,7 +71,7 @@ class ReportWatch:
         >>> watch = ReportWatch("num-examples")
         >>> watch.note(0, 20), watch.note(0, 20)
         ([], [])
-        >>> [note.text for note in watch.note(1, None)]
+        >>> [note.message for note in watch.note(1, None)]
         ["client 1 does not report 'num-examples', which client 0 does: it counts as an average client"]
         >>> watch.note(2, None)
         []
