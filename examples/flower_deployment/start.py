@@ -165,6 +165,7 @@ def federation(folder: Path, nodes: int) -> Iterator[Federation]:
     for old in folder.glob("state.db*"):
         old.unlink()
     here = Federation(folder)
+    here.processes()  # raises before anything runs if this machine's `ps` does not have the options
     supervisors: list[Supervisor] = []
     superlink = None
     try:
