@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # context managers stop Flower's programs
+    for library in ("OMP", "OPENBLAS"):  # simulations and clients share the cores: each gets one thread
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     figures = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     for name in options.parts:

@@ -15,10 +15,13 @@ TUNING = (100, 101)
 """Seeds for the tuning; none of them is measured afterwards."""
 
 
-def tuned(name: str, where: Setting, seeds: tuple[int, ...] = TUNING) -> list[tuple[float, float]]:
+def tuned(
+    name: str, where: Setting, seeds: tuple[int, ...] = TUNING, local: tuple[float, ...] = setting.LOCAL
+) -> list[tuple[float, float]]:
     """Return the (client's, server's) step sizes with the least median time, for each level."""
     tried = {
-        pair: [setting.measure(method, where, seed) for seed in seeds] for pair, method in setting.methods(name).items()
+        pair: [setting.measure(method, where, seed) for seed in seeds]
+        for pair, method in setting.methods(name, local).items()
     }
 
     def score(pair: tuple[float, float], level: int) -> tuple[float, float]:

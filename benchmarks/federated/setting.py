@@ -25,7 +25,7 @@ HELD = 3
 """An accuracy counts as reached at the first of this many evaluations in a row that have it."""
 EVERY = 10
 """Arrivals between two evaluations: a round of FedAvg."""
-ARRIVALS = 3000
+ARRIVALS = 1500
 """Length of a run; a method that needs more does not reach the level."""
 LOCAL = (0.1, 0.3, 1.0)
 """Step sizes of the clients to try."""
@@ -86,10 +86,10 @@ def durations(setting: Setting) -> asgd.durations.Durations:
     return asgd.durations.lognormal([mean / STEPS for mean in means], sigma=0.3)
 
 
-def methods(name: str) -> dict[tuple[float, float], asgd.Method]:
+def methods(name: str, local: tuple[float, ...] = LOCAL) -> dict[tuple[float, float], asgd.Method]:
     """Return a contestant with all step sizes to try, by (client's, server's)."""
     make, servers = CONTESTANTS[name]
-    return {(local, server): make(server).local(STEPS, local) for local in LOCAL for server in servers}
+    return {(step, server): make(server).local(STEPS, step) for step in local for server in servers}
 
 
 class Measured(NamedTuple):
