@@ -85,6 +85,7 @@ def is_module(name: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_dir_shows_the_public_names_only() -> None:
     script = "import asyncsgd as a; a.train, a.simulate, a.plan, a.flower; print(*dir(a), sep='\\n')"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)

@@ -115,6 +115,7 @@ print(derive(7, 1) == asgd.core.random.derive(7, 1))
 """
 
 
+@pytest.mark.slow
 def test_where_numba_can_keep_nothing_it_compiles_again(tmp_path: Path) -> None:
     """A read-only installation without a home, as numba sees it: said once, and no crash."""
     done = subprocess.run([sys.executable, "-c", NO_CACHE], capture_output=True, encoding="utf-8", cwd=ROOT)

@@ -256,7 +256,7 @@ class Counting(torch.optim.SGD):
     [
         ("LBFGS", {}, "LBFGS.*closure"),
         ("SparseAdam", {}, "SparseAdam.*dense gradients"),
-        ("Muon", {}, "Muon.*2D"),
+        ("Muon", {}, "Muon.*needs matrices"),
         ("Rprop", {}, "Rprop.*lr = 0"),
         (Counting, {}, "Counting.*not saved"),
         ("AdamZ", {}, "kind = 'AdamZ' is not an optimizer of torch.optim"),

@@ -64,12 +64,14 @@ def alone(seed: int, peak: float) -> float:
     return _loss(network, test)
 
 
-def _rank(rank: int, seed: int, peak: float, unit: float, steps: int, every: int, folder: str, results: Any) -> None:
+def _rank(rank: int, seed: int, peak: float, unit: float, budget: int, every: int, folder: str, results: Any) -> None:
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
+    setting.use(budget)
+    steps = budget // setting.WORKERS
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=setting.WORKERS)
     network = DistributedDataParallel(setting.model(seed))
     data, test = setting.texts(seed)
@@ -98,14 +100,13 @@ def _rank(rank: int, seed: int, peak: float, unit: float, steps: int, every: int
     dist.destroy_process_group()
 
 
-def real(seed: int, peak: float, unit: float, steps: int | None = None, every: int = 50) -> list[tuple[float, float]]:
+def real(seed: int, peak: float, unit: float, every: int = 50) -> list[tuple[float, float]]:
     """Return (seconds, loss) along a real run of four processes."""
-    steps = steps or setting.BUDGET // setting.WORKERS
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            context.Process(target=_rank, args=(rank, seed, peak, unit, steps, every, folder, results))
+            context.Process(target=_rank, args=(rank, seed, peak, unit, setting.BUDGET, every, folder, results))
             for rank in range(setting.WORKERS)
         ]
         for process in ranks:

@@ -1,7 +1,7 @@
 """What all contestants share: the model, the text, the speeds of the workers, and the tokens they may use.
 
-Four workers take 0.58, 0.75, 1.51 and 3.33 units of time for a mini-batch. Everyone gets 4,800 mini-batches of 512
-tokens, which is one pass over the text, and a step size that warms up and decays to zero over these mini-batches.
+Four workers take 0.58, 0.75, 1.51 and 3.33 units of time for a mini-batch. Everyone gets the same number of
+mini-batches of 512 tokens, and a step size that warms up and decays to zero over these mini-batches.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from examples import language_model as example
 SIZE = example.Size(layers=1, width=16, length=32, rows=16, accumulate=1)
 SECONDS = example.SECONDS
 WORKERS = len(SECONDS)
-BUDGET = 4800
-"""Mini-batches of all workers together."""
+WHOLE, QUARTER = 19_200, 4_800
+"""Mini-batches of all workers together: two passes over the text, and a quarter of that for real time and tuning."""
+BUDGET = WHOLE
+"""The mini-batches of the part that is measured; `use` changes it."""
 HELD_OUT = 1024
 """Rows on which the loss is measured."""
 TOKENS = SIZE.rows * SIZE.length
@@ -33,7 +35,14 @@ STEPS = 50
 """Local steps of a job: H."""
 DECAY = 0.1
 EQUAL = "async_diloco, 50 steps each"
+INT8 = "async_diloco, 50 steps each, int8 up"
 SMALL = "async_diloco, 50 steps each, int4 up, bfloat16 down"
+
+
+def use(budget: int) -> None:
+    """Measure with this many mini-batches in this process."""
+    global BUDGET
+    BUDGET = budget
 
 
 def texts(seed: int, budget: int | None = None) -> tuple[Subset, example.Text]:
@@ -71,45 +80,44 @@ def schedule(peak: float, budget: int | None = None) -> asgd.schedules.Schedule:
     return asgd.schedules.cosine(peak, warmup=total // 12, total=total)
 
 
-PEAKS = {"ddp": 1.6e-2, "plain": 4e-3, "diloco": 1.6e-2, "async_diloco": 1.6e-2}
-"""The best step size of AdamW that `tuning` found."""
-OUTER = {"diloco": 1.0, "async_diloco": 1.0}
-"""The best step size of the server that `tuning` found."""
-MOMENTUM = {"diloco": 0.0, "async_diloco": 0.0}
-"""The best momentum of the server that `tuning` found."""
+PEAKS = {
+    QUARTER: {"ddp": 3.2e-2, "plain": 1.2e-2, "diloco": 2.4e-2, "async_diloco": 2.4e-2, "equal_steps": 2.4e-2},
+    WHOLE: {"ddp": 1.6e-2, "plain": 8e-3, "diloco": 2.4e-2, "async_diloco": 8e-3, "equal_steps": 2.4e-2},
+}
+"""The best step size of AdamW that `tuning` found, for each number of mini-batches."""
+OUTER = 1.5
+"""The best step size of the server that `tuning` found, without momentum; it is the same for all."""
 
 
-def plain(peak: float = PEAKS["plain"]) -> asgd.Method:
+def plain(peak: float | None = None) -> asgd.Method:
     """Return asynchronous AdamW: every gradient is sent, and late ones get a smaller step."""
-    return asgd.delay_adaptive(schedule(peak)).using(optimizer=asgd.optimizers.adamw(weight_decay=DECAY))
+    value = schedule(peak or PEAKS[BUDGET]["plain"])
+    return asgd.delay_adaptive(value).using(optimizer=asgd.optimizers.adamw(weight_decay=DECAY))
 
 
-def diloco(
-    peak: float = PEAKS["diloco"],
-    outer: float = OUTER["diloco"],
-    momentum: float = MOMENTUM["diloco"],
-    *,
-    kept: bool = True,
-) -> asgd.Method:
+def diloco(peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, kept: bool = True) -> asgd.Method:
     """Return synchronous DiLoCo."""
-    method = asgd.diloco(outer, steps=STEPS, inner_stepsize=schedule(peak), momentum=momentum)
+    value = schedule(peak or PEAKS[BUDGET]["diloco"])
+    method = asgd.diloco(outer, steps=STEPS, inner_stepsize=value, momentum=momentum)
     return keep(method) if kept else method
 
 
 def async_diloco(
-    peak: float = PEAKS["async_diloco"],
-    outer: float = OUTER["async_diloco"],
-    momentum: float = MOMENTUM["async_diloco"],
-    *,
-    kept: bool = True,
-    budget: int | None = None,
-    steps: int = STEPS,
-    per_worker: Any = "speed",
+    peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, kept: bool = True, **options: Any
 ) -> asgd.Method:
     """Return asynchronous DiLoCo: Delayed Nesterov, and by default steps by measured speed."""
-    options = {"steps": steps, "inner_stepsize": schedule(peak, budget), "momentum": momentum, "per_worker": per_worker}
-    method = asgd.async_diloco(outer, **options)
+    value = schedule(peak or PEAKS[BUDGET]["async_diloco"])
+    given = {"steps": STEPS, "inner_stepsize": value, "momentum": momentum, **options}
+    method = asgd.async_diloco(outer, **given)
     return keep(method) if kept else method
+
+
+def equal_steps(
+    peak: float | None = None, outer: float = OUTER, momentum: float = 0.0, *, budget: int | None = None
+) -> asgd.Method:
+    """Return asynchronous DiLoCo whose workers all take as many steps per job."""
+    value = schedule(peak or PEAKS[BUDGET]["equal_steps"], budget)
+    return async_diloco(None, outer, momentum, per_worker=None, inner_stepsize=value)
 
 
 def keep(method: asgd.Method) -> asgd.Method:
@@ -119,14 +127,13 @@ def keep(method: asgd.Method) -> asgd.Method:
 
 def contestants() -> dict[str, asgd.Method]:
     """Return the methods of this library, by the name under which the figures stand."""
-    dylu, equal = async_diloco(), async_diloco(per_worker=None)
+    dylu, equal = async_diloco(), equal_steps()
     return {
         "diloco": diloco(),
         "async_diloco": dylu,
-        "async_diloco, int8 up": dylu.compressed("int8"),
-        "async_diloco, int4 up, bfloat16 down": dylu.compressed("int4", down="bfloat16"),
-        "async_diloco, top_k up": dylu.compressed(asgd.compression.top_k(0.01)),
         EQUAL: equal,
+        INT8: equal.compressed("int8"),
         SMALL: equal.compressed("int4", down="bfloat16"),
+        "async_diloco, 50 steps each, top_k up": equal.compressed(asgd.compression.top_k(0.01)),
         "plain": plain(),
     }

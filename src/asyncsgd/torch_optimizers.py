@@ -49,6 +49,9 @@ def torch_optimizer(kind: Any, **options: Any) -> TorchOptimizer:
     if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
         shown = kind.__name__ if isinstance(kind, type) else type(kind).__name__
         raise BadParameter("kind", shown, "is not an optimizer class", "pass a class such as torch.optim.AdamW")
+    if kind.__name__ == "Muon":
+        fix = "use asgd.optimizers.muon(), which knows the layout"
+        raise BadParameter("kind", "Muon", "needs matrices, and the model is one vector here", fix)
     if "lr" in options:
         raise BadParameter("lr", options["lr"], "is the method's step", "pass it as the method's stepsize")
     exclude = check_patterns("exclude", options.pop("exclude", ()))
@@ -102,6 +105,10 @@ class TorchOptimizer(Optimizer):
 
     def vectors(self) -> int:
         return self.long
+
+    @property
+    def adaptive(self) -> bool:
+        return "adam" in self.kind.__name__.lower()
 
     def pieces(self, n: int) -> list[tuple[slice, bool]]:
         """Return the pieces of a model of length n, each with whether it decays: one parameter of torch each."""

@@ -110,3 +110,18 @@ def test_few_steps_of_a_fresh_adam_are_warned_of(name: str) -> None:
     assert getattr(methods, name)(steps=20).work.steps == 20  # a warning would be an error here
     kept = getattr(methods, name)().local(5, 0.1, optimizer=optimizers.adamw(), state="kept")
     assert kept.work.keeps
+
+
+def test_few_steps_of_one_worker_are_warned_of() -> None:
+    with pytest.warns(LocalWorkWarning, match="steps = 5 of an Adam"):
+        methods.async_sgd(1.0).local(50, 0.1, optimizer=optimizers.adamw(), per_worker=[50, 5])
+    pytest.importorskip("torch")
+    with pytest.warns(LocalWorkWarning, match="steps = 5 of an Adam"):
+        methods.async_sgd(1.0).local(5, 0.1, optimizer=optimizers.torch("AdamW"))
+    methods.async_sgd(1.0).local(5, 0.1, optimizer=optimizers.torch("SGD", momentum=0.9))
+
+
+def test_torchs_muon_points_to_ours() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(BadParameter, match=r"use asgd.optimizers.muon\(\)"):
+        optimizers.torch("Muon")

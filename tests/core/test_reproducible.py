@@ -124,6 +124,7 @@ def run_script(hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_hash_seed_does_not_matter() -> None:
     first = run_script("1")
     assert len(first) > 1000

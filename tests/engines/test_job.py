@@ -194,6 +194,7 @@ print(sum(versions().values()) - sum(before.values()))
 """
 
 
+@pytest.mark.slow
 def test_compiled_code_is_loaded_before_the_first_job() -> None:
     """In a process of its own, as any test before may have loaded it."""
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)

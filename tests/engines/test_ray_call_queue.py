@@ -146,6 +146,24 @@ def test_updates_of_16_bits_stay_until_the_next_poll() -> None:
     assert first.update.dtype == np.float64
 
 
+def test_a_damaged_message_is_rejected_and_the_worker_continues() -> None:
+    here = fake_server(up=Int8(), workers=1)
+    here.give(0, 0)
+    here.finish(0, answer=np.zeros(3, np.uint8))
+    [report] = here.reports()
+    match report:
+        case Rejected(job=0, worker=0, reason=reason):
+            assert "3 bytes" in reason
+        case _:
+            pytest.fail(f"{report} is not a rejection")
+    here.queue.make_room()
+    here.give(0, 1)
+    here.finish(1, answer=packed(2.0, Int8()))
+    [report] = here.reports()
+    assert isinstance(report, Arrived)
+    assert report.update[0] == 2.0
+
+
 def test_a_ping_is_no_job() -> None:
     here = fake_server()
     here.queue.note(Call(here.handles[0], "ping"), "call 0")

@@ -45,6 +45,7 @@ def test_the_exponent_of_the_theorems_own_step_is_not_judged():
     assert judge(CELLS, own, 0.5)[0] == Verdict.HOLDS
 
 
+@pytest.mark.slow
 def test_all_five_bounds_hold_on_a_small_grid(monkeypatch):
     monkeypatch.setattr(theorem_bounds, "NOISES", (0.0, 10.0))
     monkeypatch.setattr(theorem_bounds, "HETEROGENEITIES", (0.0, 5.0))
@@ -73,6 +74,7 @@ def test_the_paths_are_those_of_single_runs():
     assert weights == pytest.approx(np.minimum(1, 3 / np.maximum(trace.delay, 1)), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_a_rule_needs():
     few, many = (need("constant", one_slow(x), "τ_max", 8000, 4000, points=21) for x in (4.0, 16.0))
     assert (few.varied, many.varied) == (12.0, 48.0)

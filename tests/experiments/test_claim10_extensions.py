@@ -76,6 +76,7 @@ def naive(step, slow, fast_early, slow_early, target=1e-10):
     return np.inf
 
 
+@pytest.mark.slow
 def test_it_is_the_slow_workers_own_echo():
     """What the claim says of the reason: early for the slow worker alone is enough, for the fast one it is useless."""
 

@@ -18,6 +18,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.flower.client_work import for_clients
 from asyncsgd.flower.sender import ClientMessage
 
 DILOCO = asgd.async_diloco(0.7, steps=40, momentum=0.5)
@@ -123,3 +124,9 @@ def test_clients_may_ignore_the_steps() -> None:
     method = asgd.fedasync(0.6, concurrency=3).local(1, 1.0)
     run = serve(FakeGrid([client, client]), ARRAYS, method, iterations=4, every=100, **QUIET)
     assert run.trace.iterations == 4
+
+
+def test_state_that_only_the_client_can_keep_is_refused() -> None:
+    kept = asgd.async_sgd(1.0).local(20, 0.1, optimizer=asgd.optimizers.adamw(), state="kept")
+    with pytest.raises(BadParameter, match=r"state = 'kept' is not possible: a Flower client owns its inner loop"):
+        for_clients(kept, {})

@@ -127,6 +127,7 @@ def test_a_resumed_run_keeps_its_id(tmp_path: Path) -> None:
     assert second.of("open") == [{"id": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_that_begins_anew_does_not(tmp_path: Path) -> None:
     """The directory is one in which a run was begun and never came to a checkpoint."""

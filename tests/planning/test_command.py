@@ -42,6 +42,7 @@ def numbers(value):
 # ------------------------------------------------------------------------- what it prints
 
 
+@pytest.mark.slow
 def test_the_example_is_planned_drawn_and_written(command, tmp_path):
     code, out, err = command(EXAMPLE)
     assert (code, err) == (0, "")
@@ -119,6 +120,7 @@ def test_json_is_everything_and_nothing_else(command, tmp_path):
     assert (found["format"], found["workers"], found["samples"], found["seed"]) == (1, 12, 282, 3)
 
 
+@pytest.mark.slow
 def test_heterogeneous_data_change_the_advice(command):
     _, alike, _ = command(EXAMPLE, "--json")
     code, differ, _ = command(EXAMPLE, "--json", "--heterogeneous", "--heterogeneity", "20", "--noise", "50")
@@ -137,6 +139,7 @@ def test_heterogeneous_data_change_the_advice(command):
     assert "ζ²" in out
 
 
+@pytest.mark.slow
 def test_the_page_goes_where_it_is_asked_for(command, tmp_path):
     code, out, err = command(EXAMPLE, "--page", "out/mine.html", "--json", "--concurrency", "12")
     assert code == 0

@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markers import examples
@@ -31,6 +32,7 @@ def scaled(value, factor):
     return None if value is None else value * factor
 
 
+@pytest.mark.slow
 @given(measured, st.sampled_from([2.0**-10, 0.5, 2.0, 1024.0]), st.booleans())
 @few
 def test_all_times_have_the_unit_of_the_durations(samples, factor, heterogeneous):

@@ -136,6 +136,7 @@ def test_the_loss_is_what_is_meant(runs: dict[str, asgd.Run]) -> None:
     assert asgd.plot.convergence(runs["async"]).get_ylabel() == "loss"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_target_is_drawn(tmp_path: Path) -> None:
     run = asgd.train(
@@ -219,6 +220,7 @@ def test_vector_files(runs: dict[str, asgd.Run], name: str, tmp_path: Path) -> N
     assert len(re.findall("<image", text.getvalue())) == (name == "timeline")
 
 
+@pytest.mark.slow
 def test_no_pyplot(tmp_path: Path) -> None:
     """It would open windows, and keep every figure alive."""
     import subprocess

@@ -194,6 +194,7 @@ asgd.train(Bowl(), asgd.async_sgd(0.05), Inline(2), iterations=60, every=10, dir
 """
 
 
+@pytest.mark.slow
 def test_a_kill_during_a_write_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     """Half of the checkpoint of 40 is on the disk, and 15 more updates in the other files."""
     directory = tmp_path / "run"
@@ -282,6 +283,7 @@ class Copies(asgd.Callback):
         self.found.append(sum(trace.size >= 8 * 50_000 for trace in alive))
 
 
+@pytest.mark.slow
 def test_no_copy_outlives_its_checkpoint_or_evaluation(tmp_path: Path) -> None:
     """A single cycle would keep whole states alive; here nothing collects cycles."""
     heard = Copies()

@@ -201,6 +201,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(here: Path, arguments: tuple[
     assert not (here / "runs").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_workers_load_leaves_a_word_and_no_directory(here: Path) -> None:
     os.mkfifo("loading")
     command = [*COMMAND, "train", "mytask:Slow", "--stepsize", "1", "--iterations", "5", "--workers", "1"]

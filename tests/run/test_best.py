@@ -340,6 +340,7 @@ def test_a_file_of_another_metric_is_replaced(tmp_path: Path) -> None:
     assert read_facts(tmp_path / "best.safetensors")["metric"] == "loss"
 
 
+@pytest.mark.slow
 def test_verify_finds_every_flip_and_repair_sets_it_aside(tmp_path: Path) -> None:
     train(tmp_path, callbacks=[SaveBest("loss")])
     file = tmp_path / "best.safetensors"

@@ -18,7 +18,7 @@ METHOD = asgd.methods.staleness_aware(0.05, splits=2)
 def test_a_resume_keeps_what_the_run_was_bound_to(tmp_path: Path) -> None:
     train(tmp_path / "run", 40, METHOD, engine=Inline(6))
     config = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))
-    assert config["bound"] == {"workers": 6, "iterations": 40}
+    assert config["bound"] == {"workers": 6, "iterations": 40, "batches": None}
     assert "aggregation=Buffer(size=3" in config["method"]
     run = train(tmp_path / "run", 80, METHOD, engine=Inline(2), resume=True)  # of its own it would be a buffer of one
     assert run.method.aggregation == asgd.aggregation.buffer(3)

@@ -18,6 +18,7 @@ from asyncsgd.core.steps import Custom
 from asyncsgd.run import BadCheckpoint, BadRunDirectory, checkpoints
 from asyncsgd.run.configuration import describe
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.options import Evaluation, RunRequest
 from asyncsgd.run.read import read_blocks, read_lines
 from asyncsgd.testing.bench import Bowl
 from asyncsgd.trace import Trace
@@ -160,7 +161,8 @@ def test_a_method_with_a_function_goes_on_in_another_process(tmp_path: Path) -> 
     told = []
     for _ in range(2):
         method = asgd.async_sgd(0.05).using(step=Custom(0.05, lambda arrival: 0.9**arrival.delay))
-        told.append(describe(Bowl(), method, asgd.engines.processes(2), 10, 0)["method"])
+        request = RunRequest(Bowl(), method, asgd.engines.processes(2), 10, Evaluation.of(10, None, None))
+        told.append(describe(request)["method"])
     assert told[0] == told[1]
     assert "lambda" in told[0]
 

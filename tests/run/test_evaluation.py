@@ -116,6 +116,7 @@ def test_an_evaluation_that_raises_is_shown_once(tmp_path: Path) -> None:
     sound(run, 60)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one never ends; the third one starts fresh, and what the second one says at last is not heard."""
     monkeypatch.setattr(evaluator, "QUICK", 0.0)
@@ -151,6 +152,7 @@ print(run.faults.evaluations > 0)
 """
 
 
+@pytest.mark.slow
 def test_a_hung_thread_does_not_keep_the_process(tmp_path: Path) -> None:
     where = Path(__file__).parents[1]
     done = subprocess.run(
@@ -189,6 +191,7 @@ def test_a_fresh_evaluation_uses_another_copy_of_the_task() -> None:
     gate.set()
 
 
+@pytest.mark.slow
 def test_a_first_evaluation_that_hangs_does_not_prevent_the_run(tmp_path: Path) -> None:
     class Late(Bowl):
         def evaluate(self, x: np.ndarray) -> dict[str, Any]:

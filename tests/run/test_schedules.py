@@ -141,6 +141,7 @@ def test_errors_spell_the_options_of_the_command_line(given: dict[str, Any], say
         named_method("async_sgd", {"stepsize": 0.1, **given})
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_the_command_trains_with_a_schedule_and_resumes_it(tmp_path: Path) -> None:
     here = ["--directory", str(tmp_path / "run")]

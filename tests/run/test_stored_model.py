@@ -63,6 +63,7 @@ def test_the_weights_are_stored_once(tmp_path: Path) -> None:
     assert not verify(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_resume_keeps_the_initial_model(tmp_path: Path) -> None:
     """Resumed with a model that starts elsewhere: the run and its replay start where they started."""
     first = made()

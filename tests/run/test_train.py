@@ -140,6 +140,7 @@ def test_methods_with_memories_go_on(tmp_path: Path) -> None:
         sound(train(tmp_path / name, iterations=60, method=method, resume=True), 60)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_other_threads_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay uses for every part of the run as many threads as its workers had."""

@@ -106,6 +106,7 @@ def judge(directory: Path, seeds: Iterator[int] | range) -> None:
     assert verify(directory) == []
 
 
+@pytest.mark.slow
 def test_200_random_damages_are_noticed(ended: Path) -> None:
     judge(ended, range(200))
 

@@ -148,6 +148,11 @@ def test_a_trace_gives_the_computing_times():
         ]
     )
     assert samples_of(du.from_trace(trace)) == [[0.5, 2.0], [4.0, 3.0, 1.0]]
+    assert samples_of(du.from_trace(trace, skip=1)) == [[2.0], [3.0, 1.0]]
+    with pytest.warns(UserWarning, match=r"1 workers of the trace \(2\) sent no update after those skipped"):
+        assert samples_of(du.from_trace(trace, skip=2)) == [[1.0]]
+    with pytest.raises(BadParameter, match="skip = -1"):
+        du.from_trace(trace, skip=-1)
 
 
 def test_a_loss_noticed_late_does_not_make_times_negative():

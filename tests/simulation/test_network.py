@@ -51,6 +51,7 @@ def test_the_plain_clock_and_the_schedule_agree() -> None:
     assert fast.trace == slow.trace
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_comparison_use_the_bytes_of_each_method() -> None:
     task = asgd.tasks.quadratic(dim=1000, workers=2)
     methods = {"plain": asgd.async_sgd(0.1), "light": asgd.async_sgd(0.1).compressed("int8", down="bfloat16")}

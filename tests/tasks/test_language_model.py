@@ -52,6 +52,7 @@ def test_no_token_sees_those_after_it(example):
     assert model(tokens).loss is None
 
 
+@pytest.mark.slow
 def test_the_task_learns_and_keeps_the_tie(example):
     task = example.task(megabytes=0.05)
     assert (task.batches_per_epoch, task.epoch_rows) == (12, 371)
@@ -72,6 +73,7 @@ def test_the_task_learns_and_keeps_the_tie(example):
     assert example.complete(model, "def ", length=3).startswith("def ")
 
 
+@pytest.mark.slow
 def test_the_task_reaches_a_worker(example):
     task = example.task(megabytes=0.05)
     again = cloudpickle.loads(cloudpickle.dumps(task))
@@ -116,6 +118,7 @@ def test_the_script_trains_workers_that_are_far_apart(tmp_path):
     assert (tmp_path / "gpt" / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["async_diloco", "diloco", "decoupled_diloco"])
 def test_workers_that_are_far_apart_learn(example, name):
     task = example.task(megabytes=0.05, size=example.SMALL)

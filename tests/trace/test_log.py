@@ -183,6 +183,7 @@ def test_a_recorder_may_forget_what_the_log_has(tmp_path, history, every):
     assert Trace.read(path) == history.recorder().trace()
 
 
+@pytest.mark.slow
 def test_a_recorder_that_forgets_stays_small(tmp_path):
     """Bytes of rows, after a run that is ten times as long."""
     sizes = []

@@ -14,7 +14,7 @@ from asyncsgd.core.compression import Compression, as_compression, as_down
 from asyncsgd.core.dispatch import AlwaysBusy, Dispatch, FirstOf
 from asyncsgd.core.errors import BadParameter, BiasWarning, LocalWorkWarning
 from asyncsgd.core.layout import Layout
-from asyncsgd.core.optimizers import SGD, Adam, Optimizer
+from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
@@ -149,7 +149,7 @@ class Method:
                 gradients. Otherwise it is the plain difference of two models, and a server stepsize of 1 is natural.
             per_worker: The steps of each worker's jobs, one number per worker, in place of ``steps``; or "speed", which
                 gives the fastest worker ``steps`` and slower ones fewer, in proportion to their measured speed (DyLU;
-                Liu et al. 2024).
+                Liu et al. 2024). If the slowest then takes fewer than 20 steps of Adam, prefer ``state="kept"``.
 
         >>> import asyncsgd as asgd
         >>> method = asgd.async_sgd(0.7).local(50, 4e-4, optimizer=asgd.optimizers.adamw(weight_decay=0.1))
@@ -160,9 +160,10 @@ class Method:
         """
         optimizer = SGD() if optimizer is None else optimizer
         work = LocalSteps(steps, stepsize, scaled, proximal, optimizer, state, clip, per_worker)  # type: ignore[arg-type]
-        if state == "fresh" and isinstance(optimizer, Adam) and steps < FEW_STEPS:
+        fewest = min((steps, *work.per_worker)) if isinstance(work.per_worker, tuple) else steps
+        if state == "fresh" and optimizer.adaptive and fewest < FEW_STEPS:
             warnings.warn(
-                f"steps = {steps} of an Adam that starts afresh in every job are few: its first steps are as long as "
+                f"steps = {fewest} of an Adam that starts afresh in every job are few: its first steps are as long as "
                 f'its stepsize, whatever the gradient; take {FEW_STEPS} or more, or pass state="kept"',
                 LocalWorkWarning,
                 stacklevel=3,
@@ -211,7 +212,9 @@ class Method:
         return up, down
 
     @recipe
-    def bind(self, workers: int, iterations: int | None = None, counted: str = "all") -> Method:
+    def bind(
+        self, workers: int, iterations: int | None = None, counted: str = "all", batches: int | None = None
+    ) -> Method:
         """Return the same method with every open option filled in from the run.
 
         `asyncsgd.train` and `asyncsgd.simulate` call this when a run starts. run.json records the result, and a resume
@@ -223,6 +226,8 @@ class Method:
             workers: The number of workers that the run starts with.
             iterations: The number of updates that will arrive; None if unknown.
             counted: Whether mini-batches are counted over "all" workers, which share their data, or for each "worker".
+            batches: The number of mini-batches that the run hands out, if epochs decide that. With steps per worker the
+                number of updates then depends on the workers' speeds, so a schedule of the server needs its ``total``.
 
         >>> import asyncsgd as asgd
         >>> asgd.async_sgd(asgd.schedules.linear(0.1)).bind(workers=8, iterations=1000).step
@@ -231,8 +236,8 @@ class Method:
         Buffer(size=4, noise=0.0, by_examples=False)
         """
         return self.using(
-            step=self.step.bind(iterations),
-            work=self.work.bind(workers, iterations, counted),
+            step=self.step.bind(iterations if batches is None or self.work.per_worker is None else None),
+            work=self.work.bind(workers, iterations, counted, batches),
             aggregation=self.aggregation.bind(workers, iterations),
             optimizer=self.optimizer.bind(workers),
         )

@@ -26,6 +26,11 @@ class Optimizer(ABC):
     local: ClassVar[bool] = True
     """Whether it can take local steps in a worker, where there are no arrivals."""
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether its first steps are as long as the step size, whatever the gradient, as those of Adam are."""
+        return False
+
     def bind(self, workers: int) -> Optimizer:
         """Return the optimizer for a run that starts with this many workers; most do not depend on it."""
         return self
@@ -119,6 +124,10 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
     exclude: tuple[str, ...] = ()
     ranges: Ranges | None = None
+
+    @property
+    def adaptive(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         fraction("beta1", self.beta1)

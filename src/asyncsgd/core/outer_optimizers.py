@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,8 +12,8 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrival
 from asyncsgd.core.kernels import AdamNumbers, Kernels
 from asyncsgd.core.layout import Layout, check_patterns, matches
-from asyncsgd.core.optimizers import Adam, Optimizer, State
-from asyncsgd.core.validate import count, fraction, is_id, is_number
+from asyncsgd.core.optimizers import Optimizer, State
+from asyncsgd.core.validate import count, fraction, is_number
 from asyncsgd.core.vectors import Vector, blocks
 
 
@@ -202,61 +202,3 @@ def orthogonal(matrix: Vector) -> Vector:
         square = found @ found.T
         found = a * found + (b * square + c * (square @ square)) @ found
     return found.T if tall else found
-
-
-@dataclass(frozen=True)
-class AdamAhead(Optimizer):
-    """AdamW whose workers start where the model will be when their update arrives, as far as its momentum tells.
-
-    While a worker computes, ``moves`` other updates arrive. Each of them moves the model mostly along the momentum that
-    is known already, so the server hands out x - η (β1 + β1² + ... + β1^moves) m̂ / (√v̂ + ε) instead of x. Without that,
-    AdamW with β1 = 0.9 and one late update per step is stable only up to a 38th of its step size on a quadratic.
-    (Guan et al. 2019, "XPipe", and Chen et al. 2018, "SpecTrain", predict weights so in pipelines.)
-    """
-
-    adam: Adam = field(default_factory=Adam)
-    moves: int | None = None
-    local: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.moves is not None and (not is_id(self.moves) or self.moves < 0):
-            raise BadParameter("ahead", self.moves, "is not a number of moves", "pass a whole number, or True")
-
-    def bind(self, workers: int) -> Optimizer:
-        return self if self.moves is not None else replace(self, moves=workers - 1)
-
-    def bind_layout(self, layout: Layout | None) -> Optimizer:
-        bound = self.adam.bind_layout(layout)
-        return replace(self, adam=bound) if isinstance(bound, Adam) else self
-
-    def init(self, x: Vector) -> State:
-        if self.moves is None:
-            fix = "give the server method.bind(workers, iterations)"
-            raise BadParameter("ahead", True, "needs the number of workers", fix)
-        return {**self.adam.init(x), "model": x.copy()}
-
-    def vectors(self) -> int:
-        return self.adam.vectors() + 1
-
-    def output(self, state: State, x: Vector) -> Vector:
-        model: Vector = state["model"]
-        return model
-
-    def step(
-        self,
-        state: State,
-        x: Vector,
-        d: Vector,
-        step: float,
-        out: Vector,
-        arrival: Arrival,
-        kernels: Kernels | None = None,
-    ) -> None:
-        model, adam = state["model"], self.adam
-        adam.step(state, model, d, step, model, arrival, kernels)
-        share = float(step) * sum(adam.beta1**k for k in range(1, int(self.moves or 0) + 1))
-        first, second = 1 - adam.beta1 ** state["count"], 1 - adam.beta2 ** state["count"]
-        m, v = state["m"], state["largest" if adam.amsgrad else "v"]
-        for part in blocks(len(x)):
-            move = (m[part] / first) / (np.sqrt(v[part] / second) + adam.epsilon)
-            np.subtract(model[part], share * move, out=out[part])

@@ -41,8 +41,8 @@ class Work(ABC):
         """Whether a worker keeps a memory from job to job. It then holds one job at a time."""
         return False
 
-    def bind(self, workers: int, iterations: int | None, counted: str) -> Work:
-        """Return the work with every open option filled in from the run."""
+    def bind(self, workers: int, iterations: int | None, counted: str, batches: int | None = None) -> Work:
+        """Return the work with every open option filled in from the run; see `asyncsgd.Method.bind`."""
         return self
 
     def bind_layout(self, layout: Layout | None) -> Work:
@@ -143,16 +143,21 @@ class LocalSteps(Work):
     def keeps(self) -> bool:
         return self.state == "kept" and self.optimizer.vectors() > 0
 
-    def bind(self, workers: int, iterations: int | None, counted: str) -> Work:
+    def bind(self, workers: int, iterations: int | None, counted: str, batches: int | None = None) -> Work:
         if isinstance(self.per_worker, tuple) and len(self.per_worker) != workers:
             fix = f"pass one number for each of the {workers} workers"
             raise BadParameter("per_worker", self.per_worker, f"has {len(self.per_worker)} numbers", fix)
         if not isinstance(self.stepsize, Schedule):
             return self
-        total = None if iterations is None else iterations * self.steps
+        most = self.steps if not isinstance(self.per_worker, tuple) else max((self.steps, *self.per_worker))
+        total = batches if batches is not None or iterations is None else iterations * most
         if total is not None and counted == "worker":
             total = -(-total // workers)
-        bound = self.stepsize.bind(total)
+        # With steps per worker, a number of updates does not tell how many mini-batches they use.
+        known = batches is not None or self.per_worker is None
+        bound = self.stepsize.bind(total if known else None)
+        if total is not None:
+            bound.check(total)
         return replace(self, stepsize=bound)
 
     def bind_layout(self, layout: Layout | None) -> Work:

@@ -43,6 +43,10 @@ def for_clients(method: Method, train_config: Config) -> tuple[Method, list[str]
         if not callable(train_config) and STEPS in train_config:  # a function is checked at every job
             fix = "leave it out of train_config, or use a method without .local(...)"
             raise BadParameter(f"train_config[{STEPS!r}]", train_config[STEPS], "is set by the method", fix)
+        if work.state == "kept":
+            problem = "is not possible: a Flower client owns its inner loop, and the server cannot keep state there"
+            fix = "keep it in the ClientApp (context.state), and leave state out of .local(...)"
+            raise BadParameter("state", work.state, problem, fix)
         steps = "up to " if work.per_worker == SPEED else ""
         note = f'the ClientApp decides what a job computes: it gets config["{STEPS}"] = {steps}{work.steps}, and its '
         note += "own code has the optimizer, the step size and the state of the local steps"

@@ -32,7 +32,7 @@ PAPERS = {
 }
 VARIANTS = {
     "async_diloco": {
-        "momentum look-ahead (Ajanthan et al. 2025)": "async_diloco().using(optimizer=asgd.optimizers.look_ahead())",
+        "momentum look-ahead (Ajanthan et al. 2025)": "async_diloco(0.1).using(optimizer=asgd.optimizers.look_ahead())",
         "SparseLoCo, asynchronous": "async_diloco(1.0, momentum=0.0).compressed(asgd.compression.top_k(decay=0.95))",
     },
     "async_sgd": {

@@ -17,6 +17,7 @@ from asyncsgd.core.validate import check_model
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import JOB, check_listed
+from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_config, read_lines
 from asyncsgd.tasks.base import Task, batches_of, is_heterogeneous
 
@@ -27,7 +28,7 @@ REMEMBERED = {"method": str, "seed": int, "dimension": int, "dtype": str, "itera
 """Entries of run.json that a resume or a replay needs, and their types."""
 
 
-def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> None:
+def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int, batches: int | None = None) -> None:
     """Refuse arguments that cannot work, before anything is started."""
     check_parts(task, method, seed)
     if not isinstance(engine, Engine):
@@ -37,7 +38,7 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
     if expected is not None and engine.workers > expected and is_heterogeneous(task):
         fix = f"start {expected} workers, or make the task with workers={engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
-    bound = method.bind(engine.workers, iterations, batches_of(task))
+    bound = method.bind(engine.workers, iterations, batches_of(task), batches)
     if not engine.keeps_state:
         _check_keeps_nothing(method, type(engine).__name__)
     bound.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))
@@ -54,31 +55,39 @@ def _check_keeps_nothing(method: Method, engine: str) -> None:
     raise BadParameter(argument, value, problem, fix)
 
 
-def settled(method: Method, task: Task, engine: Engine, iterations: int, begun: Path | None) -> Method:
+def settled(request: RunRequest, begun: Path | None) -> Method:
     """Return the method with its open numbers fixed.
 
     A resumed run (``begun``: its directory) keeps the numbers that were fixed when it started.
     """
-    start = {"workers": engine.workers, "iterations": iterations}
+    start = _bound(request)
     if begun is not None:
         start = read(begun).get("bound", start)
-    return method.bind(start["workers"], start["iterations"], batches_of(task))
+    return request.method.bind(**start, counted=batches_of(request.task))
 
 
-def describe(task: Task, method: Method, engine: Engine, iterations: int, seed: int) -> dict[str, Any]:
+def _bound(request: RunRequest) -> dict[str, Any]:
+    """Return the numbers of the run that a method may depend on."""
+    return {"workers": request.engine.workers, "iterations": request.iterations, "batches": request.batches}
+
+
+def describe(request: RunRequest) -> dict[str, Any]:
     """Return the description of a run for run.json."""
+    task, method, engine = request.task, request.method, request.engine
     x = task.initial()
     return {
         "task": getattr(task, "name", type(task).__name__),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # addresses differ between processes
         "method_name": method.name,
         "parts": describe_parts(method),
-        "iterations": iterations,
-        "seed": seed,
+        "iterations": request.iterations,
+        "estimated": request.epochs is not None and method.work.per_worker is not None,
+        "epochs": request.epochs,
+        "seed": request.seed,
         "dimension": int(x.shape[0]),
         "dtype": x.dtype.name,
         "engine": engine.describe(),
-        "bound": {"workers": engine.workers, "iterations": iterations},
+        "bound": _bound(request),
         "threads": engine.threads,
         "notes": list(getattr(task, "notes", ())),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -110,7 +119,7 @@ def check_more(path: Path, iterations: int, epochs: int | None = None) -> None:
         raise BadParameter("epochs", epochs, f"is too few: {path} was started with {before}", fix)
     for newest in checkpoints.listed(path / "checkpoints")[:1]:
         reached = int(newest.stem)
-        if iterations < reached:
+        if epochs is None and iterations < reached:
             raise BadParameter("iterations", iterations, f"is too few: {path} has {reached} already", "pass more")
 
 

@@ -134,10 +134,10 @@ def decide(
         signal: The signal that stopped it.
         ended: Whether the run wrote that it has ended.
         running: Whether a process is training.
-        drained: Whether every mini-batch of every epoch was handed out and has ended. With lost jobs such a run has
-            fewer than the requested iterations.
+        drained: Whether every mini-batch of every epoch was handed out. If the run has epochs, that decides whether it
+            is done: lost jobs make the updates fewer, and shorter jobs of slow workers make them more.
     """
-    wanted = whole(config.get("iterations"))
+    wanted = 0 if config.get("estimated") else whole(config.get("iterations"))
     until = str(config["until"]) if config.get("until") else None
     engine = config.get("engine")
     by_flower = isinstance(engine, Mapping) and engine.get("engine") == "flower"
@@ -155,7 +155,8 @@ def decide(
         return ending(End.DIVERGED, diverged)
     if until is not None and met is not None:
         return ending(End.REACHED, met)
-    if iterations >= wanted or (drained and not signal and early is None):
+    complete = drained and not signal and early is None
+    if complete or (config.get("epochs") is None and iterations >= wanted):
         return ending(End.DONE if until is None else End.MISSED)
     return ending(End.INTERRUPTED, reason=signal) if early is None else ending(End.EARLY, reason=early)
 

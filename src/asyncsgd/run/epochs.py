@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter
@@ -42,6 +42,20 @@ def iterations_of(task: Task, work_steps: int, iterations: int | None, epochs: i
         fix = 'make the task with asgd.tasks.torch(..., sampling="epochs"), or pass iterations=N'
         raise BadParameter("epochs", epochs, problem, fix)
     return -(-int(epochs) * number // work_steps)
+
+
+def expected(config: Mapping[str, Any], iteration: int, epoch: float | None) -> int:
+    """Return how many iterations a run will have: as requested, or at its updates per epoch so far.
+
+    With epochs and steps per worker, the number of updates depends on the speeds of the workers.
+
+    >>> expected({"iterations": 80, "epochs": 4, "estimated": True}, iteration=65, epoch=2.0)
+    130
+    """
+    requested = int(config["iterations"])
+    if not config.get("estimated"):
+        return requested
+    return max(iteration, round(iteration * config["epochs"] / epoch) if epoch else requested)
 
 
 class EpochCount:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from asyncsgd.core.errors import BadRunDirectory, Torn
 from asyncsgd.format import jsonable
 from asyncsgd.run.directory import in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, since_start
+from asyncsgd.run.epochs import expected
 from asyncsgd.run.journal import (
     DIAGNOSED,
     DIED,
@@ -209,11 +210,13 @@ class Watcher:
 
     def _frame(self, config: dict[str, Any], running: bool) -> Frame:
         tally = self._tally
-        wanted = int(config["iterations"])
+        epoch = next((_number(row, "epoch") for row in reversed(self._rows) if "epoch" in row), None)
+        wanted = expected(config, tally.iterations, epoch)
         changed = [time for tail in self._tails if (time := tail.changed) is not None]
         silent = max(0.0, self._now() - max(changed)) if running and changed else 0.0
         seconds = self._seconds() + silent
         end = ending_of_files(config, self._events, self._rows, tally.iterations, running=running)
+        end = replace(end, wanted=wanted) if running else end
         alive = self._alive()
         speed = tally.iterations / seconds if seconds > 0 else 0.0
         if running:
@@ -240,7 +243,7 @@ class Watcher:
             faults=fault_counts(faults_of(self._events)),
             metrics=self._columns(),
             notes=self._notes(),
-            epoch=next((_number(row, "epoch") for row in reversed(self._rows) if "epoch" in row), None),
+            epoch=epoch,
             epochs=config.get("epochs"),
         )
 

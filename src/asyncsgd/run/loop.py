@@ -49,11 +49,9 @@ class Loop:
 
     def __init__(self, request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> None:
         self._request, self._hooks, self._files = request, hooks, files
-        self._config = configuration.describe(
-            request.task, request.method, request.engine, request.iterations, request.seed
-        )
+        self._config = configuration.describe(request)
         until = None if request.evaluation.target is None else str(request.evaluation.target)
-        self._config |= {"every": request.evaluation.every, "until": until, "epochs": request.epochs}
+        self._config |= {"every": request.evaluation.every, "until": until}
         self._config |= described(hooks.callbacks)
         self._drained = False  # whether the journal says that the last mini-batch was handed out
         self._record = Recording(request, hooks, files, self._config)

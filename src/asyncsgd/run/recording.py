@@ -22,7 +22,7 @@ from asyncsgd.run.checkpointer import Checkpointer
 from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, judge
 from asyncsgd.run.directory import RunDirectory
-from asyncsgd.run.epochs import EpochCount
+from asyncsgd.run.epochs import EpochCount, expected
 from asyncsgd.run.evaluator import Evaluator, Measured, Missed
 from asyncsgd.run.faults import Troubles, where
 from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
@@ -162,12 +162,13 @@ class Recording:
     def view(self) -> LiveView:
         """Return how the run stands."""
         server, progress = self._server, self._progress
+        epoch = self.epochs.progress(server)
         return LiveView(
             config=self._config,
             directory=None if self.files is None else self.files.path,
             resumed_at=self.resumed_at,
             iteration=server.iteration,
-            wanted=self._request.iterations,
+            wanted=expected(self._config, server.iteration, epoch),
             seconds=self.seconds,
             updates_per_second=progress.per_second,
             workers=len(server.workers),
@@ -176,7 +177,7 @@ class Recording:
             metrics=self.evaluator.metrics,
             model=lambda: server.output,
             task=self._request.task,
-            epoch=self.epochs.progress(server),
+            epoch=epoch,
             epochs=self._request.epochs,
         )
 

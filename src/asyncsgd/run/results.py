@@ -86,7 +86,7 @@ class TrainingRun(Run):
             task = kept[0] if task is None else task
             method = kept[1] if method is None else method
         bound = config.get("bound") or {"workers": config["engine"].get("workers", 1), "iterations": 0}
-        method = method.bind(bound["workers"], bound["iterations"])
+        method = method.bind(**bound)
         journal = configuration.journal(path)
         x, iteration = _model(path, method)
         metrics = {name: np.array(values) for name, values in read_metrics(path).items()}

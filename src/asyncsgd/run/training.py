@@ -88,10 +88,10 @@ def train(
         check_parts(task, method, seed)
         iterations = iterations_of(task, method.work.steps, iterations, epochs)
         evaluation = Evaluation.of(iterations, every, until)
-        configuration.check(task, method, engine, iterations, seed)
+        request = RunRequest(task, method, engine, iterations, evaluation, resume, seed, checkpoints, limits, epochs)
+        configuration.check(task, method, engine, iterations, seed, request.batches)
         if resume and directory is None:
             raise BadParameter("resume", True, "needs a run to resume", "pass the directory of the run")
-        request = RunRequest(task, method, engine, iterations, evaluation, resume, seed, checkpoints, limits, epochs)
         files = None if directory is None else RunDirectory(directory)
         if files is not None:
             closing.callback(files.close)
@@ -109,7 +109,6 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
         if request.resume and files is not None and files.begun:
             configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
-        method = configuration.settled(request.method, request.task, request.engine, request.iterations, begun)
-        method = method.bind_layout(layout_of(request.task))
+        method = configuration.settled(request, begun).bind_layout(layout_of(request.task))
         check_memory(method, request.task.initial(), request.engine.workers, directory=files is not None)
         return Loop(replace(request, method=method), hooks, files).run()

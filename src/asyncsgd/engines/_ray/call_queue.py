@@ -19,6 +19,7 @@ import numpy as np
 
 from asyncsgd.compiled.compression import fast
 from asyncsgd.core.compression import Compression
+from asyncsgd.core.errors import BadMessage
 from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Lost
 from asyncsgd.core.vectors import Vector
 from asyncsgd.engines._ray.handle import Call, WorkerHandle
@@ -189,10 +190,15 @@ class CallQueue:
         _, wanted = self._life.answered(handle.number, call.job, time.monotonic(), took)
         self._let_go(call.job)
         if wanted and kind == Kind.DONE:
-            self._taken.append(call)
-            handle.unused.append(call.place)
-            update = self._store.updates[call.place] if handle.shares else self._decoded(answer)
-            return Arrived(call.job, update, handle.number, call.examples, seconds, checked=True)
+            try:
+                update = self._store.updates[call.place] if handle.shares else self._decoded(answer)
+            except BadMessage as error:  # it was damaged on its way: the server rejects it, and the worker continues
+                kind, answer = Kind.REJECTED, str(error)
+                self._life.judged(handle.number, call.job, False)
+            else:
+                self._taken.append(call)
+                handle.unused.append(call.place)
+                return Arrived(call.job, update, handle.number, call.examples, seconds, checked=True)
         self._store.used(call)
         handle.free.append(call.place)
         self._send_held_back()
@@ -207,11 +213,11 @@ class CallQueue:
         if self._code is None:
             update: Vector = answer
             return update
-        used = len(self._taken)  # including this update
-        if len(self._buffers) < used:
+        used = len(self._taken)  # by the updates before this one, which the server may still read
+        if len(self._buffers) == used:
             self._buffers.append(np.empty(self._store.n, self._store.dtype))
-        self._code.decode(answer, self._buffers[used - 1])
-        return self._buffers[used - 1]
+        self._code.decode(answer, self._buffers[used])
+        return self._buffers[used]
 
     def close(self) -> None:
         """Drop all references, so that Ray frees what they refer to."""

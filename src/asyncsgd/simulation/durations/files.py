@@ -16,6 +16,7 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
+from asyncsgd.core.validate import count
 from asyncsgd.simulation.durations.base import Durations
 from asyncsgd.simulation.durations.columns import Floats
 from asyncsgd.simulation.durations.distributions import from_groups, from_pairs
@@ -244,7 +245,7 @@ def _seconds(file: Path, name: str, column: Any) -> Floats:
 # ------------------------------------------------------------------------------------- traces
 
 
-def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
+def from_trace(trace: Trace | str | PathLike[str], *, skip: int = 0) -> Durations:
     """Take each worker's computing times from the trace of a run (or a file of it), as samples for ``measured``.
 
     A worker does its jobs first in, first out. It began a job when the job was assigned, or when its previous job had
@@ -254,6 +255,8 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
 
     Args:
         trace: The trace of a real or simulated run, or the path of its file.
+        skip: How many updates of each worker to leave out, from its first on: a worker that still loads code and data
+            takes longer. A worker with no more than these is left out.
 
     >>> from asyncsgd.simulation import durations, simulate
     >>> from asyncsgd import methods, tasks
@@ -271,6 +274,11 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     begin[again] = np.maximum(begin[again], end[again - 1])
     arrived = jobs.arrived[ended]
     worker, took, rows = worker[arrived], (end - begin)[arrived], ended[arrived]
+    if skip:
+        count("skip", skip)
+        first = np.searchsorted(worker, worker)  # of the rows of the same worker, which are in the order of time
+        late = np.arange(len(worker)) - first >= skip
+        worker, took, rows = worker[late], took[late], rows[late]
     if not len(took):
         raise BadParameter("trace", trace, "has no arrival to measure", "pass the trace of a longer run")
     good = np.isfinite(took) & (took > 0)
@@ -281,8 +289,9 @@ def from_trace(trace: Trace | str | PathLike[str]) -> Durations:
     silent = np.setdiff1d(jobs.worker, worker)
     if len(silent):
         names = ", ".join(map(str, silent[:5].tolist())) + (", ..." if len(silent) > 5 else "")
+        what = "update after those skipped" if skip else "update"
         warnings.warn(
-            f"{len(silent)} workers of the trace ({names}) sent no update and are left out; "
+            f"{len(silent)} workers of the trace ({names}) sent no {what} and are left out; "
             "add durations for them with concatenate",
             stacklevel=2,
         )
