@@ -140,7 +140,7 @@ class FlowerPool(WorkerPool):
         assert report.worker is not None
         handle = self._handles[report.worker]
         handle.judged(report.job, applied)
-        told, seconds = self._told.pop(report.job)
+        told, seconds = self._told.pop(report.job, (Told(None), report.seconds or 0.0))
         self._note(self.log.arrived(handle.title, told, seconds, self.clock()))
         self._note(self._allowance.used(handle.number, applied))
         if not self._allowance.admits(handle.number):
