@@ -224,6 +224,8 @@ class Patience:
         return allowed if allowed < self._timeout else math.inf
 
 
+LONGEST_NAME = 80
+"""Largest number of characters of a client's name."""
 LONGEST = 6
 """The pause of a client that keeps failing doubles at most this often."""
 
@@ -231,11 +233,11 @@ LONGEST = 6
 class WorkerHandle:
     """One client. Only the pool changes it."""
 
-    def __init__(self, number: int, node: int, formats: Formats, name: str = "", *, simulated: bool = False) -> None:
+    def __init__(self, number: int, node: int, formats: Formats, name: str = "", simulated: bool = False) -> None:
         self.number, self.node = number, node
         self.format = ClientFormat(formats)
         self.registered = bool(name)  # whether the operator named the node; else the client may name itself
-        self._name, self._simulated = name, simulated
+        self._name, self._simulated = clean(name)[:LONGEST_NAME], simulated
         self.online = True
         self.left_at = 0.0
         self.doubtful = False  # an error reply said that it is offline; the list of nodes has not confirmed it
@@ -337,6 +339,12 @@ class WorkerHandle:
         bias = "meanwhile the model leans towards the data of the other clients"
         details = {"worker": self.number, "allowed": seconds, "reason": reason}
         return Note("silent", details, f"{text}; {bias}")
+
+    def welcome_back(self, now: float) -> bool:
+        """End the pause of a client if it is over. Return whether it was."""
+        over = self.back_at is not None and self.back_at <= now
+        self.back_at = None if over else self.back_at
+        return over
 
     def answered(self) -> bool:
         """Record that the client answered, or is offline. Return whether it had been given up."""

@@ -38,36 +38,21 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
-from asyncsgd.flower.known_mods import Mods
 from asyncsgd.flower.legacy import Formats
-from asyncsgd.flower.messages import LONGEST, MessageWriter, Told
-from asyncsgd.flower.norm_limit import NormLimit
+from asyncsgd.flower.messages import MessageWriter, Told
 from asyncsgd.flower.outcomes import failure
+from asyncsgd.flower.reply_checks import ReplyChecks
 from asyncsgd.flower.rounds import RoundLog
-from asyncsgd.flower.sender import (
-    EXPIRED,
-    OFFLINE,
-    ClientMessage,
-    ErrorReply,
-    Fatal,
-    Good,
-    Outcome,
-    Refused,
-    RunEnded,
-    Sender,
-    clean,
-)
+from asyncsgd.flower.sender import EXPIRED, OFFLINE, ClientMessage, ErrorReply, Fatal, Good, Outcome, RunEnded, Sender
 from asyncsgd.flower.task import Memory
-from asyncsgd.flower.weights import EXAMPLES, ReportWatch
+from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.trace import Trace
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
-LAST = 60.0
-"""Longest wait at the end of a run for clients that evaluate, in seconds."""
-SOON = 0.2
-"""Seconds between two looks at clients that evaluate at the end of a run."""
+LAST, SOON = 60.0, 0.2
+"""Seconds for which the end of a run waits for clients that evaluate, at most, and between two looks at them."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -86,14 +71,13 @@ class FlowerPool(WorkerPool):
         self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
         self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
         self._patience = Patience(self._rules.patience, engine.timeout)
-        self._norms, self._mods = NormLimit(self._rules.max_norm), Mods()
+        self._checks = ReplyChecks(self._rules)
         self._allowance = Allowance(self._rules.max_updates, engine.accountant)
         self._handles: dict[int, WorkerHandle] = {}
         self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
         self._told: dict[int, tuple[Told, float]] = {}  # job -> what its reply reports, and its seconds
-        self._reports = ReportWatch(self._rules.weighted_by)
         self._seen = -1  # number of connected nodes in the last list
         self._reminder = Reminder(engine.needed)
         self._fatal: EngineError | None = None
@@ -109,11 +93,8 @@ class FlowerPool(WorkerPool):
             # If the client is not present, the server is about to read that it left, and drops the job itself. After
             # the last arrival no client should begin another job: it would evaluate the last model only after that.
             self.log.hand_out(job.iteration)
-            if (
-                handle is not None
-                and job.worker in self._attendance.present
-                and not self._engine.rounds.over(job.iteration)
-            ):
+            present = job.worker in self._attendance.present
+            if handle is not None and present and not self._engine.rounds.over(job.iteration):
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
                 self._send(handle)
@@ -194,7 +175,7 @@ class FlowerPool(WorkerPool):
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        last = (*reports, *self._norms.summary(), *bias(self._handles.values()))
+        last = (*reports, *self._checks.summary(), *bias(self._handles.values()))
         return [report for report in last if isinstance(report, LATE)]
 
     def close(self) -> None:
@@ -279,9 +260,8 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
-        if isinstance(outcome, Good) and message.wanted and (no := self._norms.judge(worker, message.length)):
-            self._note(no.notes)
-            outcome = Refused(no.reason)
+        outcome, notes = self._checks.judge(message, outcome)
+        self._note(notes)
         if isinstance(outcome, Good):
             update, carried, told = outcome.value
             handle.failures = handle.pauses = 0
@@ -292,9 +272,7 @@ class FlowerPool(WorkerPool):
                     handle.undecided = job
                 self._memory.take(worker, carried)
                 self._told[job] = told, outcome.seconds
-                if told.metrics is not None:
-                    self._note(self._mods.reported(told.metrics.values))
-                self._note(self._reports.note(worker, message.examples))
+                self._note(self._checks.notes(message, told))
                 self._attendance.report(Arrived(job, update, worker, message.examples, outcome.seconds, checked=True))
             return
         undecoded = self._engine.down is not None and not handle.proven
@@ -316,9 +294,8 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                simulated, name = is_simulated(self._engine.grid), clean(node.name)[:LONGEST]
-                handle = WorkerHandle(worker, node.node_id, self._formats, name, simulated=simulated)
-                self._handles[worker] = handle
+                new = WorkerHandle(worker, node.node_id, self._formats, node.name, is_simulated(self._engine.grid))
+                handle = self._handles[worker] = new
                 self._note([handle.introduce(self._numbers.name(handle.number))])
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
@@ -388,17 +365,13 @@ class FlowerPool(WorkerPool):
             if message is None or handle.number in self._attendance.retired or handle.silent_since is not None:
                 continue
             allowed = self._patience.allowed(handle.number, message.kind)
-            if now - message.sent_at <= allowed:
-                continue
-            what = f"job {message.number}" if message.kind == "train" else f"the evaluation of model {message.number}"
-            self._attendance.report(handle.silence(what, allowed))
-            self._leave(handle)
-            self._note(self._evaluations.silent(handle.number, allowed))
+            if now - message.sent_at > allowed:
+                self._attendance.report(handle.silence(message.what, allowed))
+                self._leave(handle)
+                self._note(self._evaluations.silent(handle.number, allowed))
 
     def _welcome_back(self, now: float) -> None:
-        due = [handle for handle in self._handles.values() if handle.back_at is not None and handle.back_at <= now]
-        for handle in due:
-            handle.back_at = None
+        due = [handle for handle in self._handles.values() if handle.welcome_back(now)]
         if due and self._attendance.opened:
             self._join()
 

@@ -97,6 +97,11 @@ class ClientMessage:
     examples: int | None = None
     """The number of examples that the reply reports. ``read`` sets it."""
 
+    @property
+    def what(self) -> str:
+        """What the client was asked to do, in words."""
+        return f"job {self.number}" if self.kind == "train" else f"the evaluation of model {self.number}"
+
     def repeat(self) -> None:
         """Get ready to be sent again, under another name. The first exchange has ended, so no thread reads this."""
         self.group = f"{self.group}-again"
