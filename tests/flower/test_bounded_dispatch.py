@@ -89,7 +89,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
         record(w=np.zeros(2)),
         asgd.federated_async_sgd(0.1, concurrency=6),
         iterations=300,
-        clients=asgd.flower.Clients(minimum=3, queue=2),
+        clients=asgd.flower.Clients(minimum=3, queue=2, max_norm=None),  # without noise, norms tend to 0
         progress=False,
     )
     note = "no client has more than 2 jobs at once: much slower clients contribute less; leave queue out"

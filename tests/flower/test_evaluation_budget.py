@@ -82,7 +82,7 @@ def test_the_last_model_is_evaluated_whatever_it_takes(world: World) -> None:
         here.expect(Arrived, job=here.give(0))
         assert len(evaluations(here)) == 1
         here.pool.measured(6, MODEL)
-        notes = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        notes = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
         assert [(note.details["at"], note.details["clients"]) for note in notes] == [(6, 2)]
 
 
@@ -99,7 +99,7 @@ def test_a_client_that_never_answers_does_not_hold_the_end(world: World, usual: 
             here.until(lambda count=iteration: len(evaluations(here)) == count, "the evaluation")
         here.pool.measured(3, MODEL)
         began = world.now
-        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        [note] = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
         assert (note.details["clients"], note.details["failed"]) == (1, 1)
         assert 2.0 + 3 * usual <= world.now - began <= longest
         assert f"no answer in {2 + 3 * usual:.0f} s" in note.message
@@ -112,7 +112,7 @@ def test_a_client_that_computes_an_old_job_is_waited_for(world: World) -> None:
         here.expect(Arrived, job=here.give(1))
         here.give(1)
         here.pool.measured(3, MODEL)
-        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        [note] = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
         assert (note.details["clients"], note.details["failed"]) == (2, 0)
 
 
@@ -124,7 +124,7 @@ def test_a_client_that_hangs_in_a_job_does_not_hold_the_end(world: World) -> Non
         here.give(0)
         here.pool.measured(3, MODEL)
         began = world.now
-        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        [note] = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
         assert (note.details["clients"], note.details["failed"]) == (1, 1)
         assert world.now - began <= 9.0
 

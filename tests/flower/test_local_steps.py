@@ -94,7 +94,9 @@ def test_delayed_nesterov_moves_as_its_formula() -> None:
     assert told[:5] == [3] * 5
 
 
-@pytest.mark.parametrize("method", [asgd.diloco(steps=20, momentum=0.5), asgd.decoupled_diloco(steps=20, momentum=0.5)])
+@pytest.mark.parametrize(
+    "method", [asgd.diloco(steps=20, momentum=0.5), asgd.decoupled_diloco(steps=20, momentum=0.5, quorum=3)]
+)
 def test_the_other_forms_of_diloco_train(method: asgd.Method) -> None:
     told: list[int] = []
     grid = FakeGrid([own_loop(target, told) for target in (1.0, 2.0, 3.0)])

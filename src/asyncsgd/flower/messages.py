@@ -147,7 +147,11 @@ def hear(content: Any, weighted_by: str | None, legacy: Mapping[str, Any] | None
     """
     from flwr.app import MetricRecord, RecordDict
 
-    records = dict(content.metric_records) if legacy is None else {"metrics": MetricRecord(dict(legacy))}
+    records = (
+        dict(content.metric_records)
+        if legacy is None
+        else {"metrics": MetricRecord({name: +value for name, value in legacy.items()})}
+    )
     lists = [name for record in records.values() for name, value in record.items() if isinstance(value, list)]
     sizes = [len(value) if isinstance(value, list) else 1 for record in records.values() for value in record.values()]
     few = sum(sizes) <= MOST and all(len(name) <= LONGEST for record in records.values() for name in record)

@@ -205,6 +205,8 @@ class Accountant:
         return PrivacySpent(self.epsilon(most), self.privacy.delta, self.noise_multiplier, self.clip, most)
 
 
+HOPELESS = 1e4
+"""An ε above this protects nothing, and the distribution of the privacy loss cannot be computed for much more."""
 FINEST, LARGEST = 1e-4, 10.0
 """Grid of the privacy loss, dp-accounting's own, and the ε up to which it is used. Beyond it the grid grows with ε, as
 a fixed one would take seconds and gigabytes for an ε of hundreds. A wider grid is still an upper bound."""
@@ -222,7 +224,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, accountant: str = "p
     event = dp_accounting.GaussianDpEvent(noise_multiplier)
     renyi: Any = dp_accounting.rdp.RdpAccountant()
     bound = float(renyi.compose(event).get_epsilon(delta))
-    if accountant == "rdp" or not math.isfinite(bound):
+    if accountant == "rdp" or bound > HOPELESS:
         return bound
     grid = FINEST * 2.0 ** max(0, math.ceil(math.log2(bound / LARGEST))) if bound > LARGEST else FINEST
     exact: Any = dp_accounting.pld.PLDAccountant(value_discretization_interval=grid)
