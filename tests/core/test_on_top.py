@@ -20,7 +20,11 @@ SPACES = {asgd.steps: steps, asgd.dispatch: dispatch, asgd.aggregation: aggregat
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.__name__)
 def test_every_part_of_the_core_has_a_public_name(space: object) -> None:
     core = SPACES[space]
-    parts = {kind for kind in vars(core).values() if inspect.isclass(kind) and kind.__module__ == core.__name__}
+    parts = {
+        kind
+        for name, kind in vars(core).items()
+        if inspect.isclass(kind) and kind.__module__ == core.__name__ and not name.startswith("_")
+    }
     assert {getattr(space, name) for name in space.__all__} == parts
     for name in space.__all__:
         kind = getattr(space, name)
