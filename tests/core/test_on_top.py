@@ -23,8 +23,8 @@ def test_every_part_of_the_core_has_a_public_name(space: object) -> None:
     parts = {
         kind
         for core in SPACES[space]
-        for kind in vars(core).values()
-        if inspect.isclass(kind) and kind.__module__ == core.__name__
+        for name, kind in vars(core).items()
+        if inspect.isclass(kind) and kind.__module__ == core.__name__ and not name.startswith("_")
     }
     assert {getattr(space, name) for name in space.__all__} == parts - INSIDE
     for name in space.__all__:

@@ -127,7 +127,7 @@ def test_the_fastest_workers_keep_their_own_durations(samples, data):
     everybody = measured_workers(samples)
     count = data.draw(st.integers(1, len(samples)))
     some = everybody.fastest(count)
-    assert some.workers == count
+    assert some.count == count
     assert sorted(some.means) == sorted(everybody.means)[:count]
     low = some.durations.lowered
     own = [low.samples[a:b].tolist() for a, b in zip(low.sample_bounds, low.sample_bounds[1:], strict=False)]
@@ -167,7 +167,7 @@ def test_groups_follow_the_order_and_all_workers(tau, data):
             assert own.min() < high * (1 + 1e-9) * 4, GROUPS[place]
             assert own.max() > low / 4, GROUPS[place]
     some = everybody.fastest(data.draw(st.integers(1, len(tau))))
-    assert sorted(some.group.tolist()) == names[: some.workers].tolist()
+    assert sorted(some.group.tolist()) == names[: some.count].tolist()
 
 
 def test_variability_is_that_of_the_samples():

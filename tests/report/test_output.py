@@ -86,7 +86,7 @@ def test_a_page_that_cannot_be_written_is_one_sentence(command):
     Path("two.toml").write_text(TWO)
     code, _, err = command("simulate", "two.toml", "--output", ".")
     assert code == 2
-    assert err == "asyncsgd: path = '.' cannot be written (Is a directory); pass another path\n"
+    assert err == "asyncsgd: --output = '.' cannot be written (Is a directory); pass another path\n"
 
 
 def test_a_page_of_the_paper_goes_where_it_is_wanted(command):

@@ -275,5 +275,5 @@ def test_a_stranger_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(BadRunDirectory, match=r"run\.json is damaged"):
         train(tmp_path, resume=True)
     (tmp_path / "run.json").write_text('{"format": 99}', "utf-8")
-    with pytest.raises(BadRunDirectory, match="has run format 99, and this asyncsgd reads format 2; use asyncsgd of"):
+    with pytest.raises(BadRunDirectory, match="has run format 99, and this asyncsgd reads format 2; use the asyncsgd"):
         train(tmp_path, resume=True)

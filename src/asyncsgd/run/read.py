@@ -85,7 +85,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadRunDirectory(f"{path / 'run.json'} is damaged (not a JSON object); restore it from a backup")
     if config.get("format") != FORMAT:
-        found, fix = config.get("format"), "train again in another directory"
+        found, fix = config.get("format"), "use the asyncsgd that wrote it, or train again in another directory"
         raise BadRunDirectory(f"{path} has run format {found!r}, and this asyncsgd reads format {FORMAT}; {fix}")
     claimed = config.pop("sha256", None)
     if config_checksum(config) != claimed:
