@@ -40,7 +40,7 @@ def digits_from_a_file() -> Any:
         ("torch", lambda: asgd.tasks.torch(None, None, None), "pip install 'asyncsgd[torch]'"),
         ("torch", lambda: asgd.optimizers.torch("AdamW"), "pip install 'asyncsgd[torch]'"),
         ("sklearn", digits_from_a_file, "asgd.tasks.digits needs scikit-learn; install it with: pip install scikit"),
-        ("flwr", lambda: asgd.flower.serve(None, None, None, iterations=1), "pip install 'asyncsgd[flower]'"),
+        ("flwr", lambda: asgd.flower.AsyncStrategy(asgd.async_sgd(0.1)), "pip install 'asyncsgd[flower]'"),
         ("matplotlib", lambda: asgd.plot.delays(run()), "pip install 'asyncsgd[report]'"),
         ("tensorboard", lambda: asgd.callbacks.tensorboard(Path("nowhere")), "pip install 'asyncsgd[tensorboard]'"),
     ],

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import asyncsgd as asgd
-from asyncsgd.run.checkpointer import Checkpointer
+from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.trace import Recorder
 

@@ -1,5 +1,7 @@
 """Aggregation rules: when arrivals move the model, and by what. Derive one of your own from `Aggregation`.
 
+docs/howto/method.md shows the direction and the step that each one gives to the optimizer.
+
 >>> import asyncsgd as asgd
 >>> asgd.delay_adaptive(0.1).using(aggregation=asgd.aggregation.buffer(4)).aggregation
 Buffer(size=4, noise=0.0, by_examples=False)

@@ -1,5 +1,7 @@
 """Dispatch rules: which worker gets the next job. Derive one of your own from `Dispatch`.
 
+docs/howto/dispatch.md shows a rule of your own.
+
 >>> import asyncsgd as asgd
 >>> asgd.mifa(0.1).using(dispatch=asgd.dispatch.uniform(4)).dispatch
 Uniform(concurrency=4, sample_early=False)

@@ -29,6 +29,8 @@ def sgd() -> SGD:
 
     >>> sgd()
     SGD()
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     return SGD()
 
@@ -43,6 +45,8 @@ def momentum(beta: float = 0.9, *, nesterov: bool = False) -> Momentum:
 
     >>> momentum(0.8, nesterov=True)
     Momentum(beta=0.8, nesterov=True)
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     return Momentum(beta, nesterov)
 
@@ -94,6 +98,8 @@ def delayed_nesterov(beta: float = 0.9, *, every: int | None = None, activation:
 
     >>> delayed_nesterov(every=4, activation=0.1)
     DelayedNesterov(beta=0.9, every=4, activation=0.1)
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     return DelayedNesterov(beta, every, activation)
 
@@ -111,6 +117,8 @@ def look_ahead(gamma: float = 0.9, *, ahead: bool = False) -> LookAhead:
 
     >>> look_ahead(ahead=True)
     LookAhead(gamma=0.9, ahead=True)
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     return LookAhead(gamma, ahead)
 
@@ -130,6 +138,8 @@ def muon(beta: float = 0.95, *, others: Sequence[str] = ("embed", "head")) -> Mu
 
     >>> muon(others=("embed",)).others
     ('embed',)
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     return Muon(beta, check_patterns("others", others))
 
@@ -149,6 +159,8 @@ def torch(kind: Any, **options: Any) -> TorchOptimizer:
     >>> from asyncsgd import methods
     >>> methods.delay_adaptive(0.001).using(optimizer=torch("AdamW", weight_decay=0.01)).optimizer
     torch(AdamW, weight_decay=0.01)
+
+    See docs/howto/method.md for the direction and the step that an optimizer receives.
     """
     from asyncsgd.torch_optimizers import torch_optimizer
 

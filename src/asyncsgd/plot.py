@@ -60,6 +60,8 @@ def timeline(
     >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
     >>> timeline(run, until=10).get_xlabel()
     'seconds'
+
+    See docs/users/engineer.md for other ways to look at a run.
     """
     subject = _one(run)
     found = spans(subject.trace)
@@ -87,6 +89,8 @@ def delays(runs: Any, *, axes: Any = None) -> Any:
     >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
     >>> delays(run).get_ylabel()
     'share of updates'
+
+    See docs/users/engineer.md for other ways to look at a run.
     """
     subjects = gather(runs)
     named = {f"{s.name}: τ avg {s.trace.delays.average:.3g}, max {s.trace.delays.maximum}": s.trace for s in subjects}
@@ -109,6 +113,8 @@ def convergence(runs: Any, metric: str | None = None, *, over: str = "time", axe
     >>> run = asgd.simulate(task, asgd.async_sgd(0.1), speeds, iterations=100)
     >>> convergence(run, over="iteration").get_xlabel()
     'iterations'
+
+    See docs/users/engineer.md for other ways to look at a run.
     """
     if over not in AXES:
         raise BadParameter("over", over, "is unknown", f"pass one of {', '.join(AXES)}")
@@ -142,6 +148,8 @@ def speedup(
     >>> axes = speedup([10.0] * 9 + [60.0], [1, 2, 5, 10])
     >>> [line.get_label() for line in axes.get_lines()][:2]
     ['mini-batch SGD', 'asynchronous, by the lemma']
+
+    See docs/theory.md for the formulas behind the curves.
     """
     chosen = _concurrencies(len(durations)) if concurrencies is None else [int(value) for value in concurrencies]
     for value in chosen:
@@ -178,6 +186,8 @@ def overview(run: Any, metric: str | None = None) -> Any:
     >>> run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=30)
     >>> [axes.get_ylabel() for axes in overview(run).axes[:2]]
     ['loss', 'share of updates']
+
+    See docs/users/engineer.md for other ways to look at a run.
     """
     subject = _one(run)
     workers = len(np.unique(subject.trace.jobs.worker))

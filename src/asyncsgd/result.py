@@ -23,7 +23,16 @@ from asyncsgd.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The result of a run: the model, the trace of all jobs, and the metrics over iterations and time."""
+    """The result of a run: the model, the trace of all jobs, and the metrics over iterations and time.
+
+    >>> import asyncsgd as asgd
+    >>> task, speeds = asgd.tasks.quadratic(workers=2), asgd.durations.fixed([1.0, 3.0])
+    >>> run = asgd.simulate(task, asgd.async_sgd(0.1), speeds, iterations=50)
+    >>> run.trace.iterations, len(run.to_pandas()) == len(run.metrics["loss"])
+    (50, True)
+
+    See docs/users/researcher.md for what to do with a run.
+    """
 
     x: Vector
     """The final model; if the run diverged, the last evaluated model with finite metrics."""

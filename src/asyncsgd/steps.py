@@ -3,6 +3,8 @@
 Every rule takes the stepsize first, a number or a schedule of `asyncsgd.schedules`. Derive a rule of your own from
 `Step`, or give `custom` a function.
 
+docs/howto/method.md shows a rule of your own, docs/theory.md the delays that rules depend on.
+
 >>> import asyncsgd as asgd
 >>> method = asgd.async_sgd(0.1).using(step=asgd.steps.custom(0.1, lambda arrival: 0.9**arrival.delay))
 >>> asgd.steps.polynomial(0.1, power=1.0)

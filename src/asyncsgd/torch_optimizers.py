@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Arrival
-from asyncsgd.core.layout import Layout, Ranges, check_patterns, matching
+from asyncsgd.core.layout import Layout, Ranges, check_patterns, excluded
 from asyncsgd.core.optimizers import Optimizer, State, check_bound
 from asyncsgd.core.vectors import Vector
 
@@ -93,9 +93,8 @@ class TorchOptimizer(Optimizer):
         return type(self), (self.kind, self.options, self.names, self.exclude, self.ranges, self.long)
 
     def bind_layout(self, layout: Layout | None) -> Optimizer:
-        if not self.exclude or (layout is None and self.ranges is not None):
-            return self
-        return replace(self, ranges=matching("exclude", self.exclude, layout))
+        ranges = excluded(self.exclude, self.ranges, layout)
+        return self if ranges == self.ranges else replace(self, ranges=ranges)
 
     def init(self, x: Vector) -> State:
         """Return the number of steps under the optimizer's name, and None for what torch makes at the first step."""

@@ -13,9 +13,9 @@ import pytest
 from asyncsgd.core import server as module
 from asyncsgd.core import validate
 from asyncsgd.core.aggregation import Buffer
-from asyncsgd.core.batches import Batches
 from asyncsgd.core.dispatch import STREAM, AlwaysBusy
 from asyncsgd.core.events import Arrival, Arrived, Changed, Drain, Ended, Event, Job, Outcome, Reply
+from asyncsgd.core.jobs import Batches
 from asyncsgd.core.random import derive
 from asyncsgd.core.server import Server
 from asyncsgd.core.update import Points, Update

@@ -11,8 +11,8 @@ import pytest
 import asyncsgd as asgd
 from asyncsgd.compiled.kernels import CompiledKernels, ready
 from asyncsgd.core.kernels import Kernels
-from asyncsgd.core.memory import memory_needed
 from asyncsgd.core.vectors import BLOCK
+from asyncsgd.run.memory import memory_needed
 
 WORKERS = 3
 ADAMW = asgd.optimizers.adamw(weight_decay=0.1, exclude="bias")

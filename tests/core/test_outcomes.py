@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsgd.core import outcomes as module
+from asyncsgd.core import jobs as module
 from asyncsgd.core.events import Outcome
-from asyncsgd.core.outcomes import Outcomes
+from asyncsgd.core.jobs import Outcomes
 from asyncsgd.run.checkpoints import pack, unpack
 
 

@@ -38,7 +38,7 @@ def pages() -> list[Path]:
 
     What needs a cluster stands in ``py`` blocks, which are not run.
     """
-    left_out = {DOCS / "guides" / "federated.md", DOCS / "guides" / "flower-deployment.md"}
+    left_out = {DOCS / "guides" / f"{name}.md" for name in ("federated", "flower-deployment", "flower-strategy")}
     return sorted(path for path in set(DOCS.rglob("*.md")) - left_out if path.parent.name != "decisions")
 
 

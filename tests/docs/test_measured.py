@@ -9,23 +9,23 @@ from docs.pages import DOCS, ROOT
 
 from asyncsgd.cli import paper
 from asyncsgd.core.errors import BadParameter, UsageError
-from asyncsgd.experiments import measured_page, runner
+from asyncsgd.experiments import paper_page, runner
 from asyncsgd.experiments.common import Claim, Verdict
 
-PAGE = (DOCS / measured_page.PAGE).read_text(encoding="utf-8")
-ROWS = json.loads((DOCS / measured_page.RESULTS).read_text(encoding="utf-8"))
+PAGE = (DOCS / paper_page.PAGE).read_text(encoding="utf-8")
+ROWS = json.loads((DOCS / paper_page.RESULTS).read_text(encoding="utf-8"))
 
 
 def test_the_page_is_what_its_results_give():
-    assert measured_page.filled(PAGE, ROWS) == PAGE, "run make paper, and commit the page with its results"
+    assert paper_page.filled(PAGE, ROWS) == PAGE, "run make paper, and commit the page with its results"
 
 
 def test_a_number_changed_by_hand_is_found():
     shown = ROWS[8]["summary"]
     changed = re.sub(r"\d+-fold", "7-fold", shown, count=1)
     assert changed != shown
-    assert measured_page.filled(PAGE.replace(shown, changed), ROWS) == PAGE
-    assert measured_page.filled(PAGE, [*ROWS[:8], {**ROWS[8], "summary": changed}, ROWS[9]]) != PAGE
+    assert paper_page.filled(PAGE.replace(shown, changed), ROWS) == PAGE
+    assert paper_page.filled(PAGE, [*ROWS[:8], {**ROWS[8], "summary": changed}, ROWS[9]]) != PAGE
 
 
 def test_every_claim_is_there_with_its_verdict_and_its_refutation():
@@ -57,7 +57,7 @@ def test_one_clipping_norm_in_the_row_of_clipping():
 
 def test_the_pictures_of_the_page_are_figures_of_the_claims():
     drawn = {f"{name}.svg" for row in ROWS for name in row["figures"]}
-    shown = measured_page.PICTURE.findall(PAGE)
+    shown = paper_page.PICTURE.findall(PAGE)
     assert len(shown) == 3
     assert set(shown) <= drawn
     assert all((DOCS / "images" / name).exists() for name in shown)
@@ -68,7 +68,7 @@ def test_bars_and_underscores_survive_a_table():
     page = "\n".join(
         f"<!-- claims: {name} -->\nstale words\n<!-- end of claims -->" for name in ("verdicts", "refutations")
     )
-    filled = measured_page.filled(page, [row])
+    filled = paper_page.filled(page, [row])
     assert r"| 1 | a \| b | τ̄\_C and x\* | holds |" in filled
     assert r"| 1 | \|C_T\| |" in filled
     assert "stale words" not in filled

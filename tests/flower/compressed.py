@@ -31,7 +31,7 @@ class Node:
     def _compute(self, message: Message, context: Context) -> Message:
         before = message.content["arrays"]
         [reply] = as_messages(self._client(message), message)
-        if not reply.has_error():
+        if not reply.has_error() and message.metadata.message_type == "train":
             layout = Layout.of(before)
             returned = layout.read(reply.content["arrays"])
             self.updates[message.metadata.group_id] = layout.difference(layout.split(before)[0], returned)

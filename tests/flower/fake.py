@@ -25,6 +25,7 @@ class FakeGrid(Grid):
         self.clients = {first_id + 11 * place: client for place, client in enumerate(clients)}
         self.online = set(self.clients)
         self.keys: dict[int, bytes] = {}
+        self.names: dict[int, str] = {}  # that operators gave to nodes
         self.messages: list[Message] = []
         self.wrong: list[str] = []  # rules that the caller has broken
         self.dead: BaseException | None = None  # what every call raises
@@ -66,7 +67,12 @@ class FakeGrid(Grid):
     def get_nodes(self) -> list[NodeInfo]:
         order = list(self.clients)
         return [
-            NodeInfo(node_id=node, registered_at=f"{order.index(node):09d}", public_key=self.keys.get(node, b""))
+            NodeInfo(
+                node_id=node,
+                registered_at=f"{order.index(node):09d}",
+                public_key=self.keys.get(node, b""),
+                name=self.names.get(node),
+            )
             for node in self.get_node_ids()
         ]
 

@@ -1,15 +1,20 @@
-"""What the tests of `asgd.flower.serve` share: a small model, clients that train it, a callback."""
+"""What the tests of runs share: `serve`, a small model, clients that train it, a callback."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from flower.fake import FakeGrid, record, towards
 from flwr.app import ArrayRecord, MetricRecord
 
-from asyncsgd.flower import Clients
+from asyncsgd.flower import Clients, FederatedRun
+from asyncsgd.flower.request import FederatedRequest
+from asyncsgd.flower.serving import run_request
 from asyncsgd.run import Callback
+from asyncsgd.run.callbacks.base import Hooks
+from asyncsgd.run.callbacks.terminal import Terminal
 
 ARRAYS = record(w=np.zeros((2, 3), np.float32), b=np.full(3, 9.0, np.float32), n=np.array(0))
 
@@ -20,6 +25,35 @@ def quiet(**options: Any) -> dict[str, Any]:
 
 
 QUIET = quiet()
+
+
+def serve(
+    grid: Any,
+    initial_arrays: Any,
+    method: Any,
+    *,
+    iterations: int,
+    every: int | None = None,
+    evaluate_clients: bool | dict[str, Any] = False,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    **options: Any,
+) -> FederatedRun:
+    """A run whose rounds are single arrivals, evaluated once per ``every`` of them, however long that takes."""
+    rules = options.get("clients")
+    with Hooks(callbacks, Terminal() if progress else None) as hooks:
+        request = FederatedRequest(
+            grid,
+            initial_arrays,
+            method,
+            iterations,
+            size=1,
+            minimum=2 if getattr(rules, "minimum", None) is None else 1,
+            evaluate_every=max(1, iterations // 100) if every is None else every,
+            evaluate_config=None if evaluate_clients is False else {} if evaluate_clients is True else evaluate_clients,
+            **options,
+        )
+        return run_request(request, hooks)
 
 
 def error(iteration: int, arrays: ArrayRecord) -> MetricRecord:

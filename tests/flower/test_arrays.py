@@ -137,8 +137,10 @@ def test_the_update_is_the_difference_to_what_was_sent() -> None:
     ("reply", "words"),
     [
         (record(a=np.zeros(2, np.float32)), "'n' is missing, 1 in all"),
-        (record(a=np.zeros(2, np.float32), n=np.array(0), extra=np.zeros(1)), "'extra' is unknown"),
-        (record(a=np.zeros(2, np.float32), n=np.array(0.0)), "array 'n' is 'float64', the model has int64"),
+        (record(a=np.zeros(2, np.float32), m=np.array(0)), "'n' is missing, 2 in all"),
+        (record(a=np.zeros(2, np.float32), n=np.array(0j)), "array 'n' is 'complex128', the model has int64"),
+        (record(a=np.zeros(2, np.longdouble), n=np.array(0)), "array 'a' is .*, the model has float32"),
+        (record(**{str(n): np.zeros(2) for n in range(3)}), "has 3 arrays without names, the model has 2"),
     ],
 )
 def test_other_names_and_dtypes_are_refused(reply: object, words: str) -> None:

@@ -69,6 +69,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
     """In a note before the run, and in the diagnosis where it happened."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     from flower.fake import FakeGrid, record, towards
+    from flower.serving import serve
 
     answers, fast, slow = 0, towards(1.0), towards(2.0)
 
@@ -83,7 +84,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
         began = asked_at.setdefault(message.metadata.group_id, answers)
         return slow(message) if answers >= began + 40 else None
 
-    run = asgd.flower.serve(
+    run = serve(
         FakeGrid([quick, quick, late]),
         record(w=np.zeros(2)),
         asgd.federated_async_sgd(0.1, concurrency=6),

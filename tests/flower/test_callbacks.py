@@ -1,4 +1,4 @@
-"""Every callback of `asgd.flower.serve` is closed, however the run ends."""
+"""Every callback of `a run is closed, however the run ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, failing
-from flower.serving import ARRAYS, QUIET, clients, quiet
+from flower.serving import ARRAYS, QUIET, clients, quiet, serve
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
-from asyncsgd.flower import serve
 from asyncsgd.run import Callback
 from asyncsgd.run.verify import verify
 

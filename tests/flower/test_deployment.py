@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.deployment import APP, DIGITS, Deployment
 from safetensors.numpy import load_file
 
-from asyncsgd.run.read import read_lines, read_trace
+from asyncsgd.run.read import read_config, read_lines, read_trace
 
 pytestmark = [
     pytest.mark.flower,
@@ -99,7 +99,7 @@ def supernodes_of_every_sort(here: Deployment) -> None:
     digits = here.folder / "digits"
     if TORCH:
         pace = {"fast-seconds": 0.0, "slow-seconds": 1.0}
-        config = {"clients": 2, "iterations": 2, "target": 2.0, "evaluate-clients": False, **pace}
+        config = {"clients": 2, "rounds": 1, "target": 2.0, "evaluate-clients": False, **pace}
         here.flwr_run(DIGITS, directory=str(digits), **config)
 
     def missed() -> set[int]:
@@ -111,7 +111,7 @@ def supernodes_of_every_sort(here: Deployment) -> None:
     if TORCH:
         ended = digits / "journal.jsonl"
         here.until(lambda: ended.exists() and '"diagnosed"' in ended.read_text("utf-8"), "the digits")
-        assert read_trace(digits).iterations == 2
+        assert read_trace(digits).iterations == read_config(digits)["engine"]["round"] >= 2
         assert load_file(digits / "carried.safetensors")["layers.1.num_batches_tracked"] > 0
 
     # One has no registered key: it got nowhere.
@@ -139,16 +139,17 @@ def killed_and_started_again(here: Deployment) -> None:
 
     here.kill(here.processes["superlink"])
     here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end with the SuperLink")
-    before = here.iteration()
+    before, size = here.iteration(), read_config(here.directory)["engine"]["round"]
+    rounds = before // size + 1
     here.superlink()
-    here.train(minimum=2, resume=True, evaluate=False, iterations=before + 2)
+    here.train(minimum=2, resume=True, evaluate=False, rounds=rounds)
     here.until(lambda: len(here.journal("resumed")) == 2, "the run to continue with another SuperLink")
     here.until(lambda: here.lines("journal.jsonl")[-1]["event"] == "diagnosed", "the end")
     assert 0 < here.journal("resumed")[-1]["iteration"] <= before
     assert (here.directory / "clients.json").read_text() == known
     trace = read_trace(here.directory)
     trace.check()
-    assert trace.iterations == before + 2
+    assert trace.iterations == rounds * size
     mean = here.lines("metrics.jsonl")[-1]["mean"]
     assert mean < 9.0  # it began at 10; the clients pull towards 0, 1 and 3, the liar towards nothing
 
@@ -170,12 +171,12 @@ def test_compressed_messages_over_tls(federation: Deployment) -> None:
         if name not in federation.processes or federation.processes[name].poll() is not None:
             federation.supernode(name, number)
     directory = federation.folder / "runs" / "compressed"
-    options = {"minimum": 2, "iterations": 5, "evaluate": False}
+    options = {"minimum": 2, "rounds": 3, "evaluate": False}
     federation.flwr_run(APP, methods="compressed", directory=str(directory.parent), **options)
     journal = directory / "journal.jsonl"
     federation.until(lambda: journal.exists() and '"diagnosed"' in journal.read_text("utf-8"), "the compressed run")
     rows = read_lines(directory, "journal.jsonl")
     assert not [row for row in rows if row["event"] in ("rejected", "failed")]
     assert [row["highest"]["remembers"] for row in rows if row.get("kind") == "train"][-1] == 1.0
-    assert read_trace(directory).iterations == 5
+    assert read_trace(directory).iterations == 3 * read_config(directory)["engine"]["round"]
     assert read_lines(directory, "metrics.jsonl")[-1]["mean"] < 10.0

@@ -34,7 +34,7 @@ def test_the_example_trains(
         context = Context(7, number, place, RecordDict(), {})
         return lambda message: client_app.app(message, context)
 
-    config: dict[str, Any] = {"clients": CLIENTS, "iterations": 30, "steps": 20, "compress": compress}
+    config: dict[str, Any] = {"clients": CLIENTS, "rounds": 10, "steps": 20, "compress": compress}
     config |= {"directory": str(tmp_path / "run"), "resume": False, "learning-rate": 0.003}
     grid = FakeGrid([client(number) for number in range(CLIENTS)])
     server_app.main(grid, Context(7, 1, {}, RecordDict(), config))

@@ -16,12 +16,11 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, QUIET, clients, quiet
+from flower.serving import ARRAYS, QUIET, clients, quiet, serve
 from flwr.app import Message
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import EngineError
-from asyncsgd.flower import serve
 from asyncsgd.flower.privacy import gaussian_epsilon
 from asyncsgd.pages.sources import gather
 from asyncsgd.run import BadRunDirectory

@@ -15,6 +15,7 @@ from flwr.app import Message
 from asyncsgd.core.events import Arrived, Left
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
+from asyncsgd.flower.round_rules import RoundRules
 
 
 def metrics(here: Bench, kind: str) -> list[Any]:
@@ -25,17 +26,17 @@ def groups(here: Bench) -> set[str]:
     return {message.metadata.group_id for message in here.grid.messages}
 
 
-def test_metrics_of_training_are_averaged_between_evaluations() -> None:
-    with bench(towards(1.0), towards(3.0)) as here:
-        for worker in (0, 1, 1):
-            here.expect(Arrived, job=here.give(worker))
-        here.pool.measured(3, MODEL)
+def test_metrics_of_training_are_averaged_by_round() -> None:
+    with bench(towards(1.0), towards(3.0), rounds=RoundRules(size=3)) as here:
+        for worker in (0, 1, 1, 0):
+            here.pool.used(here.expect(Arrived, job=here.give(worker)), True)
         here.until(lambda: metrics(here, "train"), "metrics")
         [row] = metrics(here, "train")
         assert (row["clients"], row["replies"], row["examples"]) == (2, 3, 30.0)
         assert row["metrics"] == {"loss": pytest.approx((1 + 9 + 9) / 3)}
+        assert (row["round"], row["at"]) == (1, 3)
         assert not metrics(here, "evaluate")
-        assert here.pool.history == [row]
+        assert here.pool.log.history == [row]
 
 
 def test_clients_evaluate_while_they_train() -> None:
@@ -61,11 +62,11 @@ def test_a_client_that_cannot_evaluate_still_trains() -> None:
         return failing(message) if message.metadata.message_type == "evaluate" else towards(1.0)(message)
 
     with bench(trains, towards(3.0), evaluate_config={}, rules=Clients(max_failures=1, pause=FOREVER)) as here:
-        here.pool.measured(0, MODEL)
+        here.pool.measured(1, MODEL)
         here.until(lambda: metrics(here, "evaluate"), "metrics")
         [note] = here.of(Note, event="client_metrics")
         assert note.message == (
-            "clients, model of iteration 0: loss 9 (1 client, 10 examples; 1 failed: ValueError: no data here)"
+            "round 1, evaluated by clients: loss 9 (1 client, 10 examples; 1 failed: ValueError: no data here)"
         )
         here.expect(Arrived, job=here.give(0))
         assert not here.of(Left)
@@ -79,7 +80,7 @@ def test_the_last_evaluation_is_waited_for() -> None:
 
     with bench(slow, towards(3.0), evaluate_config={}) as here:
         here.pool.measured(9, MODEL)
-        [note] = [note for note in here.pool.finish() if note.event == "client_metrics"]
+        [note] = [note for note in here.pool.finish() if getattr(note, "event", "") == "client_metrics"]
         assert (note.details["at"], note.details["clients"]) == (9, 2)
 
 

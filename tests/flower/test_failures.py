@@ -26,8 +26,8 @@ def joined(here: Bench, worker: int) -> int:
         (0, Failed, "an unknown error: why"),
         (1, Failed, "the ClientApp cannot be loaded: why"),
         (2, Failed, "the ClientApp raised an exception: why"),
-        (3, Lost, "client 0 did not answer job 0 in 3600 s"),
-        (4, Lost, "client 0 did not answer job 0 in 3600 s"),
+        (3, Lost, "client 0 (node 9223372036854775813) did not answer job 0 in 3600 s"),
+        (4, Lost, "client 0 (node 9223372036854775813) did not answer job 0 in 3600 s"),
         (6, Failed, "a mod of the ClientApp refused: why"),
         (7, Failed, "the app bundle is invalid: why"),
         (8, Failed, "the ClientApp ended without a reply: why"),
@@ -112,7 +112,9 @@ def test_if_everybody_fails_the_run_stops_and_says_why() -> None:
         for worker in (0, 1, 0, 1):
             here.give(worker)
         here.until(lambda: len(here.of(Note, event="left_out")) == 2, "failures")
-        with pytest.raises(EngineError, match=r"every client fails; the last was client \d: Traceback\n.*; fix"):
+        with pytest.raises(
+            EngineError, match=r"every client fails; the last was client \d \(node \d+\): Traceback\n.*; fix"
+        ):
             here.pool.poll(0)
 
 
@@ -129,7 +131,9 @@ def test_if_the_run_is_over_for_flower_the_error_says_how_to_go_on() -> None:
 def test_a_message_that_cannot_be_made_is_not_flowers_fault() -> None:
     with (
         bench(towards(1.0), train_config={"lr": object()}) as here,
-        pytest.raises(EngineError, match=r"the message to client 0 could not be built \(TypeError: .*\); check"),
+        pytest.raises(
+            EngineError, match=r"the message to client 0 \(node \d+\) could not be built \(TypeError: .*\); check"
+        ),
     ):
         here.expect(Arrived, job=here.give(0))
 

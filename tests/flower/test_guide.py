@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from docs.pages import DOCS, ROOT, blocks
+from flower.client_apps import APPS
 from flower.fake import FakeGrid, towards
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid
@@ -67,6 +68,17 @@ def test_the_server_app_trains(code: str, tmp_path: Path) -> None:
     state = torch.load(tmp_path / "model.pt")
     assert state["1.num_batches_tracked"] > 0
     assert not grid.wrong
+
+
+def test_the_migration_is_that_of_an_app() -> None:
+    """Every line of the guide is in the app that the simulation runs before and after its migration."""
+    change = next(block.text for block in blocks(GUIDE) if block.info == "diff" and "server_fn" in block.text)
+    folder = APPS / "numpy_legacy" / "numpy_legacy"
+    for sign, name in (("-", "server_app.py"), ("+", "async_server_app.py")):
+        lines = {line.strip() for line in (folder / name).read_text("utf-8").splitlines()}
+        told = [line[1:].strip() for line in change.splitlines() if line.startswith(sign)]
+        assert len(told) > 10
+        assert not [line for line in told if line not in lines]
 
 
 def test_other_code_runs() -> None:

@@ -1,4 +1,4 @@
-"""What outlives a run of `asgd.flower.serve`: checkpoints, names of clients, kept updates, the ε spent."""
+"""What outlives a run of `a run: checkpoints, names of clients, kept updates, the ε spent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, failing, towards
-from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet
+from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet, serve
 from flwr.app import ArrayRecord
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import AsyncSGDError, BadParameter, BadRunDirectory, EngineError, UsageError
-from asyncsgd.flower import KeptUpdates, Privacy, serve
+from asyncsgd.flower import KeptUpdates, Privacy
 
 ALONE = quiet(minimum=1, keep_updates=True)
 
@@ -117,7 +117,10 @@ def test_a_failing_client_does_not_end_the_run(tmp_path: Path) -> None:
     )
     assert run.trace.iterations == 60
     assert run.faults.exceptions == 3
-    assert any(note.startswith("client 1 is left out for 3600 s after repeated failures") for note in ear.notes)
+    assert any(
+        note.startswith("client 1 (node 9223372036854775824) is left out for 3600 s after repeated failures")
+        for note in ear.notes
+    )
     assert any("1 of the clients were left out for a while" in note for note in ear.notes)
 
 

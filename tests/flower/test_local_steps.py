@@ -12,13 +12,12 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.compressed import Node
 from flower.fake import Client, FakeGrid, record, reply
-from flower.serving import ARRAYS, QUIET, clients, error, quiet
+from flower.serving import ARRAYS, QUIET, clients, error, quiet, serve
 from flower.virtual import World
 from flwr.app import Message, MetricRecord, RecordDict
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.flower import serve
 from asyncsgd.flower.client_work import for_clients
 from asyncsgd.flower.sender import ClientMessage
 

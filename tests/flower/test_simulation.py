@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("ray", reason="the extra 'flower' is not installed")
 
+from flower.client_apps import APPS, LEGACY
 from flower.deployment import APP, DIGITS, DILOCO
 from flower.programs import Programs, free_port
 from safetensors.numpy import load_file
@@ -76,7 +78,7 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]
 
 def test_numpy_clients_synchronous_and_not(simulation: Simulation, tmp_path: Path) -> None:
     methods = ("rounds", "algorithm-2", "private", "compressed")
-    said = simulation.flwr_run(APP, methods=" ".join(methods), directory=str(tmp_path), minimum=CLIENTS, iterations=24)
+    said = simulation.flwr_run(APP, methods=" ".join(methods), directory=str(tmp_path), minimum=CLIENTS, rounds=6)
     for name in methods:
         assert (tmp_path / name / "run.json").exists(), said
         trace = read_trace(tmp_path / name)
@@ -101,7 +103,7 @@ def test_flwr_stop_ends_a_run_with_a_checkpoint(simulation: Simulation, tmp_path
     """There is no other one but that of the start: the next would come after a million iterations."""
     directory = tmp_path / "async"
     config: dict[str, Any] = {"methods": "async", "directory": str(tmp_path), "minimum": CLIENTS, "evaluate": False}
-    said = simulation.flwr_run(APP, "--format", "json", checkpoint_every=1_000_000, iterations=1_000_000, **config)
+    said = simulation.flwr_run(APP, "--format", "json", checkpoint_every=1_000_000, rounds=1_000_000, **config)
     simulation.until(lambda: len(read_lines(directory, "metrics.jsonl")) > 3, "some training")
     simulation.run("flwr", "stop", json.loads(said)["run-id"], "here")
     simulation.until(lambda: len(list((directory / "checkpoints").glob("[0-9]*"))) > 1, "the last checkpoint")
@@ -111,10 +113,11 @@ def test_flwr_stop_ends_a_run_with_a_checkpoint(simulation: Simulation, tmp_path
     assert int(last.stem) > 8
     [stopped] = [row for row in read_lines(directory, "journal.jsonl") if row["event"] in ("stopped", "ended")]
     assert stopped["iteration"] == int(last.stem)
-    simulation.flwr_run(APP, resume=True, iterations=int(last.stem) + 4, **config)
+    rounds = int(last.stem) // CLIENTS + 1
+    simulation.flwr_run(APP, resume=True, rounds=rounds, **config)
     trace = read_trace(directory)
     trace.check()
-    assert trace.iterations == int(last.stem) + 4
+    assert trace.iterations == rounds * CLIENTS
 
 
 def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation, tmp_path: Path) -> None:
@@ -126,7 +129,7 @@ def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation
         method="delay-adaptive",
         clients=CLIENTS,
         directory=str(directory),
-        iterations=24,
+        rounds=6,
         target=2.0,
         fast_seconds=0.0,
         slow_seconds=1.0,
@@ -151,13 +154,35 @@ def test_pytorch_clients_with_batchnorm_and_whole_numbers(simulation: Simulation
     assert "train_loss" in page.read_text("utf-8")
 
 
+@pytest.mark.parametrize("name", LEGACY)
+def test_a_legacy_app_before_and_after_its_migration(simulation: Simulation, tmp_path: Path, name: str) -> None:
+    """ServerApp(server_fn=...) with Flower's own FedAvg, then the asynchronous one. The ClientApp is the same."""
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    last = {}
+    for module in ("server_app", "async_server_app"):
+        app, output = tmp_path / module / "app", tmp_path / module / "accuracy"
+        shutil.copytree(APPS / name, app)
+        settings = (app / "pyproject.toml").read_text("utf-8")
+        (app / "pyproject.toml").write_text(settings.replace(f"{name}.server_app:", f"{name}.{module}:"), "utf-8")
+        config = {"output": str(output), "directory": str(tmp_path / "run"), "num_server_rounds": 5}
+        said = simulation.flwr_run(app, clients=CLIENTS, **config)
+        assert output.exists(), said
+        last[module] = float(output.read_text("utf-8").split()[-1])
+    assert last["server_app"] > 0.8
+    assert last["async_server_app"] > last["server_app"] - 0.1
+    journal = read_lines(tmp_path / "run", "journal.jsonl")
+    assert not [row for row in journal if row["event"] in ("failed", "rejected")]
+    assert {row["worker"] for row in journal if row["event"] == "joined"} == set(range(CLIENTS))
+    assert {row["kind"] for row in journal if row["event"] == "client_metrics"} == {"train", "evaluate"}
+
+
 def test_the_comparison_of_the_example(tmp_path: Path) -> None:
     """The program that the README tells to run, in a small setting; it leaves nothing running."""
     pytest.importorskip("torch", reason="the extra 'torch' is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     with Programs(tmp_path) as here:
         pace = ("--config", "fast-seconds=0.0", "--config", "slow-seconds=0.5", "--config", "slow-clients=1")
-        small = ("--clients", "2", "--target", "0.3", "--config", "iterations=40", *pace)
+        small = ("--clients", "2", "--target", "0.3", "--config", "rounds=20", *pace)
         output = tmp_path / "output"
         said = here.run(
             sys.executable,
@@ -184,7 +209,7 @@ def test_the_example_of_diloco(simulation: Simulation, tmp_path: Path) -> None:
     """Clients that own their loop, compressed messages, and fewer steps for clients that are slower."""
     pytest.importorskip("torch", reason="the extra 'torch' is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    said = simulation.flwr_run(DILOCO, clients=CLIENTS, directory=str(tmp_path / "diloco"), iterations=20)
+    said = simulation.flwr_run(DILOCO, clients=CLIENTS, directory=str(tmp_path / "diloco"), rounds=5)
     assert (tmp_path / "diloco" / "run.json").exists(), said
     trace = read_trace(tmp_path / "diloco")
     trace.check()

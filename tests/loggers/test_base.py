@@ -24,8 +24,8 @@ class Fake(Logger):
 
     kind = "fake"
 
-    def __init__(self, every: float = 1.0, fails: str = "") -> None:
-        super().__init__(every)
+    def __init__(self, seconds: float = 1.0, fails: str = "") -> None:
+        super().__init__(seconds)
         self.fails = fails
         self.said: list[tuple[str, Any]] = []
 
@@ -70,7 +70,7 @@ def test_a_run_in_order() -> None:
 
 
 def test_rows_are_written_now_and_then() -> None:
-    logger = Fake(every=2.0)
+    logger = Fake(seconds=2.0)
     logger.on_start(live())
     logger.on_evaluation(live(), {"loss": 4.0}, Control())
     for tick, seconds in enumerate((0.2, 0.4, 2.1, 2.3, 4.4)):
@@ -170,6 +170,6 @@ def test_an_extra_that_is_not_there(monkeypatch: pytest.MonkeyPatch, kind: str, 
         getattr(asgd.callbacks, kind)()
 
 
-def test_every_must_be_positive() -> None:
-    with pytest.raises(BadParameter, match="every"):
-        Fake(every=0.0)
+def test_seconds_must_be_positive() -> None:
+    with pytest.raises(BadParameter, match="seconds"):
+        Fake(seconds=0.0)

@@ -65,7 +65,7 @@ def pairs(run: TrainingRun, name: str) -> list[tuple[int, float]]:
 @pytest.mark.processes
 def test_the_numbers_come_back(store: str, tmp_path: Path) -> None:
     seen = Seen()
-    logger = asgd.callbacks.mlflow("numbers", tracking_uri=store, every=1e-9)
+    logger = asgd.callbacks.mlflow("numbers", tracking_uri=store, seconds=1e-9)
     run = train(tmp_path / "first", logger, others=[seen])
     [found] = runs(store, "numbers")
     assert found.info.status == "FINISHED"

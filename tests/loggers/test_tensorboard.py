@@ -43,7 +43,7 @@ def float32(values: Any) -> list[float]:
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
-    run = train(tmp_path / "run", asgd.callbacks.tensorboard(tmp_path / "board", every=1e-9), others=[seen])
+    run = train(tmp_path / "run", asgd.callbacks.tensorboard(tmp_path / "board", seconds=1e-9), others=[seen])
     for name in ("loss", "gradient_norm"):
         found = scalars(tmp_path / "board", name)
         assert list(found) == run.metrics["iteration"].tolist()

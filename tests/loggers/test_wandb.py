@@ -26,7 +26,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.processes
 def test_the_numbers_come_back(tmp_path: Path) -> None:
     seen = Seen()
-    run = train(tmp_path, asgd.callbacks.wandb("digits", every=1e-9, tags=["mine"]), others=[seen])
+    run = train(tmp_path, asgd.callbacks.wandb("digits", seconds=1e-9, tags=["mine"]), others=[seen])
     [found] = offline(tmp_path)
     assert (found.project, found.name) == ("digits", f"async_sgd {tmp_path.name}")
     pairs = list(zip(run.metrics["iteration"].tolist(), run.metrics["loss"].tolist(), strict=True))

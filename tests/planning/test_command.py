@@ -258,7 +258,7 @@ def test_bad_parquet_tables_are_one_sentence(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("nowhere.csv",), "path = 'nowhere.csv' does not exist; check the path"),
+        (("nowhere.csv",), "DURATIONS = 'nowhere.csv' does not exist; check the path"),
         ((".",), "is a directory"),
         ((EXAMPLE, "--concurrency", "10;100"), "--concurrency = '10;100' is not a list of numbers; pass whole numbers"),
         ((EXAMPLE, "--concurrency", "0"), "--concurrency = 0 must be an integer of at least 1"),

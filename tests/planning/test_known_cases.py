@@ -12,7 +12,7 @@ from rich.console import Console
 import asyncsgd as asgd
 from asyncsgd.planning import terminal
 from asyncsgd.planning.advice import WORTH, advise
-from asyncsgd.planning.workers import fleet
+from asyncsgd.planning.workers import measured_workers
 from asyncsgd.theory import async_delays, limits, over_selection_time
 
 PAPER = [10.0] * 900 + [60.0] * 100
@@ -87,13 +87,13 @@ def test_like_workers_are_one_group_wherever_they_lie():
     assert [(group.name, group.workers) for group in plan.baseline.simulated.groups] == [("typical", 16), ("slow", 8)]
     assert plan.to_dict()["groups"] == {"fast": 0, "typical": 16, "slow": 8, "straggling": 0}
     for centre in (2.0, 4.0, 8.0, 16.0):
-        assert len(set(fleet([1.0] * 16 + [centre - 0.1, centre, centre + 0.1]).group[16:])) == 1
-    assert len(set(fleet([0.49, 0.51] + [1.0] * 16).group[:2])) == 1
+        assert len(set(measured_workers([1.0] * 16 + [centre - 0.1, centre, centre + 0.1]).group[16:])) == 1
+    assert len(set(measured_workers([0.49, 0.51] + [1.0] * 16).group[:2])) == 1
 
 
 def test_a_spread_without_gaps_is_still_divided():
     """Otherwise fast and slow workers would be one group, whose share is always fair."""
-    group = fleet(np.geomspace(0.05, 20.0, 60)).group
+    group = measured_workers(np.geomspace(0.05, 20.0, 60)).group
     assert np.unique(group).tolist() == [0, 1, 2, 3]
     plan = asgd.plan(np.geomspace(0.5, 8.0, 12).tolist(), concurrency=12, heterogeneous=True)
     assert rows_of(plan, "async_sgd")[12].biased
@@ -116,7 +116,7 @@ def test_a_simulation_that_had_not_settled_does_not_contradict_the_sentence():
     rows = [row for row in plan.rows if not row.settled]
     assert rows
     quicker = replace(rows[0], simulated=replace(rows[0].simulated, seconds=plan.recommended.seconds / 10))
-    said = advise([quicker, *(row for row in plan.rows if row is not rows[0])], plan.fleet, heterogeneous=False)
+    said = advise([quicker, *(row for row in plan.rows if row is not rows[0])], plan.workers, heterogeneous=False)
     assert said.row is plan.recommended
     assert "no other method whose simulation settled would save more than 10% of the time" in said.reason
     assert "no other method would save" in plan.reason
@@ -175,7 +175,7 @@ def test_wild_durations_are_not_taken_for_queues_that_still_fill():
     """A formula with queues that is too long says nothing about the simulated run."""
     wild = [0.02] * 30 + [1.5]
     plan = asgd.plan([wild, wild, [0.01] * 20], concurrency=[1, 2, 3], heterogeneous=True)
-    assert plan.fleet.variability.max() > 4
+    assert plan.workers.variability.max() > 4
     assert all(row.settled for row in plan.at("federated_async_sgd"))
     assert plan.rows[-1].formula.least <= plan.rows[-1].formula.queued
     assert any("trust the simulated one" in note for note in plan.notes())
@@ -292,18 +292,18 @@ def test_the_trace_of_a_run_is_a_source_as_file_log_and_object(tmp_path):
     speeds = asgd.durations.fixed([1.0, 1.0, 3.0])
     run = asgd.simulate(asgd.tasks.quadratic(workers=3), asgd.async_sgd(0.1), speeds, iterations=60)
     run.trace.write(tmp_path / "trace.parquet")
-    expected = fleet([1.0, 1.0, 3.0]).means
+    expected = measured_workers([1.0, 1.0, 3.0]).means
     for source in (run.trace, tmp_path / "trace.parquet"):
-        assert fleet(source).means == pytest.approx(expected)
+        assert measured_workers(source).means == pytest.approx(expected)
     renamed = tmp_path / "trace.csv"  # the first bytes count, not the name
     renamed.write_bytes((tmp_path / "trace.parquet").read_bytes())
-    assert fleet(renamed).means == pytest.approx(expected)
+    assert measured_workers(renamed).means == pytest.approx(expected)
 
 
 def test_communication_is_part_of_a_job():
     plain = asgd.plan(asgd.durations.fixed([1.5, 2.5]))
     split = asgd.plan(asgd.durations.fixed([1.0, 2.0]).with_communication(down=0.25, up=0.25))
-    assert split.fleet.means.tolist() == [1.5, 2.5]
+    assert split.workers.means.tolist() == [1.5, 2.5]
     batch = rows_of(split, "minibatch_sgd")[2]
     assert batch.seconds == pytest.approx(rows_of(plain, "minibatch_sgd")[2].seconds)
 

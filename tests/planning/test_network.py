@@ -93,7 +93,7 @@ def test_the_terminal_the_page_and_json_show_the_same(far: asgd.Plan, tmp_path: 
     assert far.network is not None
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(far)
-    text, page = console.export_text(), far.page(tmp_path / "plan.html").read_text("utf-8")
+    text, page = console.export_text(), far.write_page(tmp_path / "plan.html").read_text("utf-8")
     headings, rows, _ = far.network.table()
     for word in (*headings, *rows[-1], "local steps per job"):
         assert word in text

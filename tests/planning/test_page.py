@@ -67,7 +67,7 @@ def test_it_needs_nothing_else(text):
 def test_names_from_outside_are_escaped(tmp_path):
     path = tmp_path / "<b>&.csv"
     path.write_text("a,b\n1,2\n")
-    written = asgd.plan(path).page(tmp_path / "p.html").read_text("utf-8")
+    written = asgd.plan(path).write_page(tmp_path / "p.html").read_text("utf-8")
     assert "<b>&" not in written
     assert "&lt;b&gt;&amp;.csv" in written
 

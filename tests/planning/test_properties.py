@@ -13,7 +13,7 @@ import asyncsgd as asgd
 from asyncsgd.planning.advice import WORTH
 from asyncsgd.planning.candidates import SIMPLEST_FIRST, concurrencies, on_everybody
 from asyncsgd.planning.terminal import cells
-from asyncsgd.planning.workers import GROUPS, fleet
+from asyncsgd.planning.workers import GROUPS, measured_workers
 
 few = examples(8)
 seconds = st.integers(1, 64).map(lambda k: k / 8)
@@ -88,7 +88,7 @@ def test_the_recommended_row_is_the_best_by_the_figures_of_the_table(samples, no
 @few
 def test_what_every_row_must_obey(samples):
     plan = asgd.plan(samples)
-    slowest, n = plan.fleet.means.max(), plan.fleet.workers
+    slowest, n = plan.workers.means.max(), plan.workers.count
     for row in plan.rows:
         seen = row.simulated
         assert abs(sum(group.share for group in seen.groups) - 1) < 1e-9
@@ -100,7 +100,7 @@ def test_what_every_row_must_obey(samples):
             assert abs(seen.delays.average - (row.concurrency - 1)) < 0.02 * row.concurrency
         if row.candidate.method == "federated_async_sgd":
             assert row.seconds >= slowest / n * 0.9  # the floor, up to the noise of a simulation
-            assert row.seconds >= plan.fleet.means.mean() / row.concurrency * 0.95
+            assert row.seconds >= plan.workers.means.mean() / row.concurrency * 0.95
         if row.candidate.method == "minibatch_sgd" and row.concurrency == n:
             assert row.seconds >= slowest / n * 0.98  # the mean of the largest is no less than the largest mean
 
@@ -124,7 +124,7 @@ def test_only_algorithm_2_has_more_jobs_in_flight_than_workers(workers, wanted):
 
 @given(measured, st.data())
 def test_the_fastest_workers_keep_their_own_durations(samples, data):
-    everybody = fleet(samples)
+    everybody = measured_workers(samples)
     count = data.draw(st.integers(1, len(samples)))
     some = everybody.fastest(count)
     assert some.workers == count
@@ -149,14 +149,14 @@ def test_workers_that_take_about_as_long_are_in_one_group(clusters, jitter, rand
         tau += [centre * (1 + jitter * random.uniform(-1, 1)) for _ in range(many)]
         member += [centre] * many
     tau, member = [*tau, member[0]], [*member, member[0]]
-    group = fleet(tau).group
+    group = measured_workers(tau).group
     for centre in set(member):
         assert len({int(group[i]) for i in range(len(tau)) if member[i] == centre}) == 1
 
 
 @given(st.lists(sizes, min_size=2, max_size=30), st.data())
-def test_groups_follow_the_order_and_the_whole_fleet(tau, data):
-    everybody = fleet(tau)
+def test_groups_follow_the_order_and_all_workers(tau, data):
+    everybody = measured_workers(tau)
     order = np.argsort(everybody.means, kind="stable")
     names = everybody.group[order]
     assert (np.diff(names) >= 0).all(), "a slower worker is in the same group or in a slower one"
@@ -172,10 +172,10 @@ def test_groups_follow_the_order_and_the_whole_fleet(tau, data):
 
 def test_variability_is_that_of_the_samples():
     samples = np.random.default_rng(0).gamma(2.0, 1.0, (3, 500))
-    found = fleet(samples)
+    found = measured_workers(samples)
     np.testing.assert_allclose(found.variability, samples.var(axis=1) / samples.mean(axis=1) ** 2)
     assert found.shortest.tolist() == samples.min(axis=1).tolist()
     assert found.longest.tolist() == samples.max(axis=1).tolist()
-    assert not fleet([1.0, 2.0]).variability.any()
-    drawn = fleet(asgd.durations.exponential([1.0, 1.0, 1.0, 5.0])).variability
+    assert not measured_workers([1.0, 2.0]).variability.any()
+    drawn = measured_workers(asgd.durations.exponential([1.0, 1.0, 1.0, 5.0])).variability
     assert 0.5 < drawn.mean() < 1.5

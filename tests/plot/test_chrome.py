@@ -54,7 +54,7 @@ def run(request: pytest.FixtureRequest) -> asgd.Run:
 
 
 def written(trace: Trace, path: Path, **metrics: Any) -> list[dict[str, Any]]:
-    trace.to_chrome(path, **metrics)
+    trace.write_timeline(path, **metrics)
     return json.loads(path.read_text("utf-8"))["traceEvents"]
 
 
@@ -243,4 +243,6 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     words = (tmp_path / "trace.parquet", "--chrome", tmp_path / "folder")
     code, said, err = export(monkeypatch, capsys, *words)
     assert (code, said) == (2, "")
-    assert err == f"asyncsgd: path = '{tmp_path / 'folder'}' cannot be written (Is a directory); pass another path\n"
+    assert (
+        err == f"asyncsgd: --chrome = '{tmp_path / 'folder'}' cannot be written (Is a directory); pass another path\n"
+    )

@@ -50,7 +50,7 @@ def of_paper(trained, home, monkeypatch):
 
 def of_plan(trained, home, monkeypatch):
     pytest.importorskip("matplotlib")
-    return asgd.plan([[1.0, 1.2], [1.1, 0.9], [7.0, 9.0]]).page(home / "plan.html")
+    return asgd.plan([[1.0, 1.2], [1.1, 0.9], [7.0, 9.0]]).write_page(home / "plan.html")
 
 
 CLAIM = """

@@ -296,9 +296,9 @@ def test_json_is_for_programs(command, trained, directory):
 def test_mistakes_are_one_sentence(command, directory, tmp_path):
     (tmp_path / "empty").mkdir()
     for words, code, says in [
-        (["nowhere"], 2, "path = 'nowhere' does not exist; pass the directory given to asgd.train"),
-        (["empty"], 2, "empty holds no run (no run.json); pass the directory given to asgd.train"),
-        (["mine", "--output", "empty"], 2, "path = 'empty' cannot be written (Is a directory); pass another path"),
+        (["nowhere"], 2, "DIR = 'nowhere' does not exist; pass a run directory, such as runs/task-1"),
+        (["empty"], 2, "empty holds no run (no run.json); pass a run directory, such as runs/task-1"),
+        (["mine", "--output", "empty"], 2, "--output = 'empty' cannot be written (Is a directory); pass another path"),
     ]:
         assert command(*words) == (code, "", f"asyncsgd: {says}\n")
 

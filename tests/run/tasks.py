@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from asyncsgd.core.compression import BFloat16, Message
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.vectors import Vector
 from asyncsgd.testing.bench import Bowl
+
+BOWL = Bowl()
+"""A task that can be named: run.tasks:BOWL."""
 
 
 class Failing(Bowl):
@@ -81,3 +87,15 @@ class Wordy(Bowl):
         if seed % 3 == 0:
             raise RuntimeError(f"row {seed}\nhas {seed + 1} values\nbut should have {seed + 2}")
         return super().update(x, worker, seed)
+
+
+@dataclass(frozen=True)
+class RudeCode(BFloat16):
+    """A code that raises while a file exists, in whatever process it runs."""
+
+    flag: str = ""
+
+    def encode(self, vector: Vector) -> Message:
+        if Path(self.flag).exists():
+            raise OSError("in the code")
+        return super().encode(vector)

@@ -10,8 +10,8 @@ from run.common import train
 import asyncsgd as asgd
 from asyncsgd.engines.base import Died
 from asyncsgd.run import Callback
-from asyncsgd.run.diagnosis import diagnose
-from asyncsgd.run.faults import Faults
+from asyncsgd.run.diagnosis import Observed, diagnose
+from asyncsgd.run.journal import Faults
 from asyncsgd.testing.bench import Bowl
 
 
@@ -65,7 +65,7 @@ def test_not_while_somebody_waits_behind_his_ctrl_c(estimates, capfd):
 
 
 def test_not_where_the_jobs_took_long(estimates, monkeypatch):
-    monkeypatch.setattr("asyncsgd.theory.safe_step.BUDGET", 0.0)
+    monkeypatch.setattr("asyncsgd.theory.coverage.BUDGET", 0.0)
     run = train(None)
     assert not estimates
     assert "the step cannot be judged: gradients take" in "\n".join(run.diagnosis.facts)
@@ -77,7 +77,7 @@ def test_the_largest_l_counts(apart):
     task, method = asgd.tasks.quadratic(dim=4, workers=2), asgd.async_sgd(0.1)
     run = asgd.simulate(task, method, asgd.durations.fixed([1.0, 1.0]), iterations=10)
     nowhere = np.full_like(run.x, np.nan)
-    seen = diagnose(run.trace, run.metrics, method, task, nowhere, Faults(), apart=apart, known=50.0)
+    seen = diagnose(Observed(run.trace, run.metrics, Faults(), method, task, nowhere, known=50.0), apart=apart)
     assert seen.smoothness == 50.0
     assert "L ≈ 50" in "\n".join(seen.facts)
 
@@ -86,7 +86,7 @@ def test_an_l_found_before_outlives_an_estimate_that_fails(monkeypatch):
     monkeypatch.setattr("asyncsgd.run.diagnosis.estimate_smoothness", lambda task, x, workers: None)
     task, method = asgd.tasks.quadratic(dim=4, workers=2), asgd.async_sgd(0.1)
     run = asgd.simulate(task, method, asgd.durations.fixed([1.0, 1.0]), iterations=10)
-    seen = diagnose(run.trace, run.metrics, method, task, run.x, Faults(), known=50.0)
+    seen = diagnose(Observed(run.trace, run.metrics, Faults(), method, task, run.x, known=50.0))
     assert seen.smoothness == 50.0
 
 

@@ -19,8 +19,7 @@ import asyncsgd as asgd
 from asyncsgd._files import replacing
 from asyncsgd.core.errors import CannotWrite
 from asyncsgd.run import checkpoints
-from asyncsgd.run.background import BackgroundCall
-from asyncsgd.run.checkpoints import Checkpoint
+from asyncsgd.run.checkpoints import BackgroundCall, Checkpoint
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.verify import verify
 from asyncsgd.testing.bench import Bowl

@@ -178,9 +178,9 @@ def test_what_a_torch_task_is_made_of(options: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("replay", "mytask.py"), "mytask.py holds no run (no run.json); pass the directory given to asgd.train"),
+        (("replay", "mytask.py"), "mytask.py holds no run (no run.json); pass a run directory, such as runs/task-1"),
         (("train", "--resume", "--directory", "mytask.py"), "mytask.py holds no run (no run.json)"),
-        (("watch", "mytask.py"), "directory = 'mytask.py' holds no run (no run.json)"),
+        (("watch", "mytask.py"), "DIR = 'mytask.py' holds no run (no run.json)"),
         (("train", "--resume", "--directory", "run", "--every", "0"), "--every = 0 must be an integer of at least 1"),
         (("train", "--resume", "--directory", "run", "--iterations", "0"), "--iterations = 0 must be an integer"),
         (("train", "--resume", "--directory", "run", "--iterations", "10"), "--iterations = 10 is too few: run has 20"),

@@ -241,7 +241,7 @@ def test_the_engine_of_a_resumed_run() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "task is missing; pass module:task, or --resume --directory DIR"),
+        ((), "MODULE:TASK is missing; pass module:task, or --resume --directory DIR"),
         (("mine_alone:made", "--iterations", "5"), "--stepsize is missing; delay_adaptive needs it: pass one"),
         (("mine_alone:made", "--stepsize", "1"), "--iterations is missing"),
         (("mine_alone:made", "--stepsize", "1", "--iterations", "5", "--resume"), "pass --directory DIR"),

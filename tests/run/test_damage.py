@@ -161,10 +161,10 @@ def test_a_damaged_trace_is_noticed_before_anything_is_replayed(tmp_path: Path) 
     (tmp_path / "trace.parquet").unlink()
     miscount(tmp_path / "trace.log")
     assert [finding.file for finding in verify(tmp_path)] == ["trace.log"]
-    told: list[int] = []
+    seen: list[int] = []
     with pytest.raises(BadRunDirectory, match=r"the trace of .* is damaged \(.*\); restore it from a backup"):
-        asgd.replay(tmp_path, progress=told.append)
-    assert not told
+        asgd.replay(tmp_path, look=lambda arrival, g: seen.append(arrival.job))
+    assert not seen
 
 
 def test_a_task_alone_takes_the_place_of_the_one_in_the_directory(tmp_path: Path) -> None:

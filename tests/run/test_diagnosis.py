@@ -9,16 +9,16 @@ import asyncsgd as asgd
 from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.steps import Constant
 from asyncsgd.core.transforms import Clip
-from asyncsgd.run.diagnosis import diagnose
-from asyncsgd.run.faults import Faults
-from asyncsgd.theory import safe_step as safety
-from asyncsgd.theory.safe_step import estimate_smoothness
+from asyncsgd.run.diagnosis import Observed, diagnose
+from asyncsgd.run.journal import Faults
+from asyncsgd.theory import coverage as safety
+from asyncsgd.theory.coverage import estimate_smoothness
 
 
 def look(method, durations=(1.0, 1.0, 1.0, 1.0), iterations=400, faults=None, **task):
     problem = asgd.tasks.quadratic(dim=8, workers=len(durations), **task)
     run = asgd.simulate(problem, method, asgd.durations.fixed(durations), iterations=iterations, every=iterations)
-    return diagnose(run.trace, run.metrics, method, problem, run.x, faults or Faults())
+    return diagnose(Observed(run.trace, run.metrics, faults or Faults(), method, problem, run.x))
 
 
 def words(lines):
@@ -120,14 +120,14 @@ def test_a_step_that_is_too_large_or_too_small():
     task = asgd.tasks.quadratic(dim=8, workers=4, noise=0.1)
     run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
     grown = {**run.metrics, "loss": np.array([1.0, 50.0])}
-    large = diagnose(run.trace, grown, asgd.async_sgd(5.0), task, run.x, Faults())
+    large = diagnose(Observed(run.trace, grown, Faults(), asgd.async_sgd(5.0), task, run.x))
     assert "the loss grew: from 1 to 50" in words(large.problems)
     assert "the step is too large: try stepsize=0.07" in words(large.problems)
     flat = {**run.metrics, "loss": np.array([1.0, 0.999])}
-    small = diagnose(run.trace, flat, asgd.async_sgd(1e-6), task, run.x, Faults())
+    small = diagnose(Observed(run.trace, flat, Faults(), asgd.async_sgd(1e-06), task, run.x))
     assert "hardly changed" in words(small.problems)
     assert "smaller than necessary" in words(small.problems)
-    fine = diagnose(run.trace, run.metrics, asgd.async_sgd(5.0), task, run.x, Faults())
+    fine = diagnose(Observed(run.trace, run.metrics, Faults(), asgd.async_sgd(5.0), task, run.x))
     assert fine.problems == (), "a large step that learns is no problem"
 
 
@@ -137,7 +137,7 @@ def test_the_step_that_callbacks_left_is_judged():
 
     def seen(loss, method, *changes):
         metrics = {**run.metrics, "loss": np.array([1.0, loss])}
-        return diagnose(run.trace, metrics, method, task, run.x, Faults(), step_changes=changes)
+        return diagnose(Observed(run.trace, metrics, Faults(), method, task, run.x, step_changes=changes))
 
     plain = seen(50.0, asgd.async_sgd(0.05))
     assert plain.safe_step == pytest.approx(0.072, abs=0.001)
@@ -161,7 +161,7 @@ def test_the_step_to_try_is_not_above_the_safe_one(stepsize):
     task = asgd.tasks.quadratic(dim=8, eigenvalues=(0.1, 0.8), workers=4)
     run = asgd.simulate(task, asgd.async_sgd(0.01), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
     metrics = {**run.metrics, "loss": np.array([1.0, 50.0 if stepsize > 1 else 0.999])}
-    seen = diagnose(run.trace, metrics, asgd.async_sgd(stepsize), task, run.x, Faults())
+    seen = diagnose(Observed(run.trace, metrics, Faults(), asgd.async_sgd(stepsize), task, run.x))
     assert seen.safe_step == pytest.approx(0.18, abs=0.005)
     [advice] = [problem for problem in seen.problems if "try stepsize=" in problem]
     assert float(advice.split("try stepsize=")[1].split()[0]) <= seen.safe_step
@@ -188,7 +188,7 @@ def test_with_data_that_differ_nothing_biased_is_recommended(method, remedy):
     run = asgd.simulate(problem, method, asgd.durations.fixed(speeds), iterations=20_000, every=20_000)
     grown = {**run.metrics, "loss": np.array([1.0, 50.0])}
     large = replace(method, step=Constant(5.0))
-    seen = diagnose(run.trace, grown, large, problem, run.x, Faults())
+    seen = diagnose(Observed(run.trace, grown, Faults(), large, problem, run.x))
     assert "is far behind" in words(seen.problems)
     assert remedy in words(seen.problems)
     assert "the step is too large: try stepsize=" in words(seen.problems)
@@ -207,7 +207,7 @@ def test_the_condition_is_said_where_nothing_is_known_about_the_data():
     run = asgd.simulate(problem, asgd.async_sgd(0.001), speeds, iterations=4000, every=4000)
     grown = {**run.metrics, "loss": np.array([1.0, 50.0])}
     for task, condition in ((problem, ""), (Silent(problem), ", if the data of all workers are alike")):
-        seen = diagnose(run.trace, grown, asgd.async_sgd(5.0), task, run.x, Faults())
+        seen = diagnose(Observed(run.trace, grown, Faults(), asgd.async_sgd(5.0), task, run.x))
         assert any(line.endswith(f"delay_adaptive(...) does not{condition}") for line in seen.problems)
         assert any(line.endswith(f"delay_adaptive(...), which allows more{condition}") for line in seen.problems)
 
@@ -220,7 +220,7 @@ def test_delay_adaptive_steps_are_recommended_only_where_they_are_larger():
         run = asgd.simulate(problem, asgd.async_sgd(0.001), speeds, iterations=400, every=400)
         assert run.trace.delays.maximum > 4
         grown = {**run.metrics, "loss": np.array([1.0, 50.0])}
-        seen = diagnose(run.trace, grown, asgd.async_sgd(5.0), problem, run.x, Faults())
+        seen = diagnose(Observed(run.trace, grown, Faults(), asgd.async_sgd(5.0), problem, run.x))
         assert ("delay_adaptive(...), which allows more" in words(seen.problems)) == helps
 
 
@@ -259,7 +259,7 @@ def test_code_that_raises_here_costs_no_run():
             raise OSError("only on the cluster")
 
     run = asgd.simulate(asgd.tasks.quadratic(dim=3), asgd.async_sgd(0.1), asgd.durations.fixed([1.0]), iterations=10)
-    seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Elsewhere(), run.x, Faults())
+    seen = diagnose(Observed(run.trace, run.metrics, Faults(), asgd.async_sgd(0.1), Elsewhere(), run.x))
     assert "only on the cluster" in words(seen.facts)
     assert seen.safe_step is None
 
@@ -276,10 +276,10 @@ def test_a_run_that_diverged_between_two_evaluations_is_told_why():
     nowhere = np.full_like(run.x, np.nan)
     for rows in (1, 2):
         metrics = {name: values[:rows] for name, values in run.metrics.items()}
-        seen = diagnose(run.trace, metrics, asgd.async_sgd(5.0), task, nowhere, Faults(), diverged=True)
+        seen = diagnose(Observed(run.trace, metrics, Faults(), asgd.async_sgd(5.0), task, nowhere, diverged=True))
         assert f"not finite any more; its last value before that was {metrics['loss'][-1]:.4g}" in words(seen.problems)
         assert "the step is too large: try stepsize=0.07" in words(seen.problems)
-    silent = diagnose(run.trace, {}, asgd.async_sgd(5.0), task, nowhere, Faults(), diverged=True)
+    silent = diagnose(Observed(run.trace, {}, Faults(), asgd.async_sgd(5.0), task, nowhere, diverged=True))
     assert silent.problems[0] == "the loss is not finite any more"
 
 
@@ -287,7 +287,7 @@ def test_a_negative_loss_that_rises_is_no_learning():
     task = asgd.tasks.quadratic(dim=8, workers=4)
     run = asgd.simulate(task, asgd.async_sgd(0.05), asgd.durations.fixed([1.0] * 4), iterations=100, every=100)
     for losses, said in (([-1.0, -0.985], "hardly changed"), ([-1.0, -0.5], "grew"), ([-1.0, -2.0], "")):
-        seen = diagnose(run.trace, {**run.metrics, "loss": np.array(losses)}, None, None, run.x, Faults())
+        seen = diagnose(Observed(run.trace, {**run.metrics, "loss": np.array(losses)}, Faults(), None, None, run.x))
         assert bool(seen.problems) == bool(said)
         assert said in words(seen.problems)
 
@@ -316,10 +316,10 @@ def test_gradients_that_take_long_are_not_waited_for(monkeypatch, seconds, most)
             calls.append(seconds)
             return super().update(x, worker, seed)
 
-    monkeypatch.setattr("asyncsgd.theory.safe_step.time.monotonic", lambda: float(np.sum(calls)))
+    monkeypatch.setattr("asyncsgd.theory.coverage.time.monotonic", lambda: float(np.sum(calls)))
     task = asgd.tasks.quadratic(dim=3, workers=2)
     run = asgd.simulate(task, asgd.async_sgd(0.1), asgd.durations.fixed([1.0, 1.0]), iterations=10)
-    seen = diagnose(run.trace, run.metrics, asgd.async_sgd(0.1), Slow(), run.x, Faults())
+    seen = diagnose(Observed(run.trace, run.metrics, Faults(), asgd.async_sgd(0.1), Slow(), run.x))
     assert len(calls) <= most
     assert seen.safe_step is None
     assert "the step cannot be judged: gradients take too long here" in words(seen.facts)
@@ -340,7 +340,7 @@ def test_the_estimate_of_l_does_not_depend_on_how_busy_the_machine_is(monkeypatc
                 Timed.clock += seconds
                 return problem.update(x, worker, seed)
 
-        monkeypatch.setattr("asyncsgd.theory.safe_step.time.monotonic", lambda timed=Timed: timed.clock)
+        monkeypatch.setattr("asyncsgd.theory.coverage.time.monotonic", lambda timed=Timed: timed.clock)
         found[seconds] = safety.estimate_smoothness(Timed(), problem.initial(), [0, 1, 2, 3])
     assert found[1.0] is None
     assert found[1e-6] == found[1e-3] == found[0.03] > 0

@@ -20,7 +20,7 @@ from asyncsgd.run import TrainingRun, checkpoints, last_good
 from asyncsgd.run.last_good import LARGE, LastGood
 from asyncsgd.run.view import RunView
 from asyncsgd.testing.bench import Bowl
-from asyncsgd.theory.safe_step import estimate_smoothness
+from asyncsgd.theory.coverage import estimate_smoothness
 
 TIMES = asgd.durations.fixed([1.0, 2.0])
 

@@ -14,7 +14,7 @@ from run.tasks import Exploding
 import asyncsgd as asgd
 from asyncsgd.pages.sources import gather
 from asyncsgd.run import Callback, TrainingRun
-from asyncsgd.run.ending import End, Ending, decide, ending_of_files
+from asyncsgd.run.ending import End, Ending, Known, decide, ending_of_files
 from asyncsgd.run.live import Frame, Watcher
 from asyncsgd.run.view import RunView
 
@@ -135,7 +135,7 @@ def test_any_row_may_meet_the_target() -> None:
     ],
 )
 def test_what_counts_first(given: dict[str, Any], state: str, tone: str) -> None:
-    end = decide(**{"config": CONFIG, "iterations": 8, **given})
+    end = decide(CONFIG, Known(**{"iterations": 8, **given}))
     assert (end.kind, end.colour) == (state, tone)
 
 
@@ -149,9 +149,9 @@ def test_a_resume_forgets_how_it_ended_before() -> None:
 
 
 def test_a_flower_run_is_not_resumed_by_the_command_line() -> None:
-    end = decide({**CONFIG, "engine": {"engine": "flower"}}, 8)
+    end = decide({**CONFIG, "engine": {"engine": "flower"}}, Known(8))
     words = end.sentence(Path("runs/a"))
-    assert words == "interrupted at iteration 8 of 4,000; resume it with flower.serve(..., resume=True)"
+    assert words == "interrupted at iteration 8 of 4,000; resume it with AsyncStrategy(..., resume=True)"
 
 
 def test_without_a_directory_nothing_is_said_of_resuming() -> None:

@@ -119,7 +119,7 @@ LOCAL = {"stepsize": 1.0, "local_steps": 2, "local_stepsize": 0.1}
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("diloco", {"local_steps": 0}, "--local-steps = 0 must be an integer of at least 1; pass local_steps >= 1"),
+        ("diloco", {"local_steps": 0}, "--local-steps = 0 must be an integer of at least 1; pass --local-steps >= 1"),
         ("diloco", {"steps": 0}, "--set steps = 0 must be an integer"),
         ("diloco", {"inner_stepsize": -1}, "--set inner_stepsize = -1 must be a positive"),
         ("diloco", {"momentum": 2}, "--momentum = 2 must lie in [0, 1)"),
@@ -129,9 +129,13 @@ LOCAL = {"stepsize": 1.0, "local_steps": 2, "local_stepsize": 0.1}
         ("async_diloco", {"per_worker": "slow"}, "--per-worker = 'slow' is not known; pass \"speed\", or"),
         ("mifa", {"stepsize": 1.0, "local_state": "kept"}, "--local-state = 'kept' has no meaning for mifa"),
         ("mifa", {**LOCAL, "local_state": "lost"}, "--local-state = 'lost' is not known"),
-        ("mifa", {**LOCAL, "local_clip": 0}, "--local-clip = 0 must be a positive finite number; pass local_clip > 0"),
+        (
+            "mifa",
+            {**LOCAL, "local_clip": 0},
+            "--local-clip = 0 must be a positive finite number; pass --local-clip > 0",
+        ),
         ("mifa", {**LOCAL, "local_optimizer": "adam"}, "--local-optimizer = 'adam' is not an optimizer"),
-        ("mifa", {**LOCAL, "local_optimizer": "look_ahead"}, "--local-optimizer = 'LookAhead' needs the arrivals"),
+        ("mifa", {**LOCAL, "local_optimizer": "look_ahead"}, "--local-optimizer = 'look_ahead' needs the arrivals"),
         (
             "mifa",
             {**LOCAL, "local_optimizer": {"kind": "adamw", "beta3": 1}},
@@ -151,7 +155,17 @@ LOCAL = {"stepsize": 1.0, "local_steps": 2, "local_stepsize": 0.1}
             "--set local_stepsize.warmup is missing",
         ),
         ("mifa", {"stepsize": 1.0, "compressed": "int7"}, "--compressed = 'int7' is not a code; did you mean int8?"),
-        ("mifa", {"stepsize": 1.0, "compressed_down": "top_k"}, "leaves out most numbers of the model"),
+        (
+            "mifa",
+            {"stepsize": 1.0, "compressed_down": "top_k"},
+            "--compressed-down = 'top_k' leaves out most numbers of the model that a worker starts from; "
+            "pass --compressed-down bfloat16",
+        ),
+        (
+            "mifa",
+            {"stepsize": 1.0, "compressed_down": {"kind": "top_k", "fraction": 0.1}},
+            "--compressed-down = 'top_k' leaves out",
+        ),
         (
             "mifa",
             {"stepsize": 1.0, "compressed": {"kind": "top_k", "fraction": 0}},

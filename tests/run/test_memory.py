@@ -65,8 +65,8 @@ def test_too_little_memory_is_an_error_with_the_numbers() -> None:
     with pytest.raises(BadParameter) as caught:
         check_memory(method, x, 2, free=43_999_999)
     assert str(caught.value) == (
-        "workers = 2 need 0.04 GB of memory on the server for 1000000 parameters of float32 "
-        "(points 0.01 GB, updates 0.01 GB, optimizer 0.01 GB, copies 0.02 GB), and 0.04 GB are free; "
+        "workers = 2 need 44 MB of memory on the server for 1,000,000 parameters of float32 "
+        "(points 8.0 MB, updates 8.0 MB, optimizer 8.0 MB, copies 20 MB), and 44 MB are free; "
         "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
     )
 
@@ -85,7 +85,7 @@ def test_a_large_model_in_a_directory_needs_a_copy_less() -> None:
     x = np.zeros(LARGE // 4, np.float32)
     check_memory(asgd.async_sgd(0.1), x, 2, free=6 * LARGE, directory=True)  # 2 points, 2 updates, 2 copies
     for few, directory in ((x, False), (x[1:], True)):
-        with pytest.raises(BadParameter, match=r"copies 0\.20 GB"):
+        with pytest.raises(BadParameter, match=r"copies 201 MB"):
             check_memory(asgd.async_sgd(0.1), few, 2, free=6 * LARGE, directory=directory)
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from engines.inline import Inline
+from run.common import train as train_bowl
 from typer.testing import CliRunner
 
 import asyncsgd as asgd
 from asyncsgd import methods, recipes
 from asyncsgd.cli import app, run_commands, simulate
-from asyncsgd.core.errors import AsyncSGDError, BadParameter
+from asyncsgd.cli.application import in_options
+from asyncsgd.core.errors import AsyncSGDError, BadParameter, WorkersFailed
 from asyncsgd.core.optimizers import Adam, Momentum
 from asyncsgd.core.work import LocalSteps
-from asyncsgd.run.lookup import method_options, named_method
+from asyncsgd.run.lookup import as_options, method_options, named_method
 from asyncsgd.run.stored import unpackage
 
 NEEDED: dict[str, dict[str, Any]] = {
@@ -222,11 +226,11 @@ def test_an_optimizer_by_name() -> None:
     [
         ("sgd", {}, "--method = 'sgd' is not a method; did you mean async_sgd?"),
         ("async_sgd", {"lr": 3}, "is not an option of async_sgd; the step size is called stepsize: --stepsize 3"),
-        ("async_sgd", {"stepsize": 1, "momentum": 2}, "--momentum = 2 must lie in [0, 1); pass 0 <= momentum < 1"),
+        ("async_sgd", {"stepsize": 1, "momentum": 2}, "--momentum = 2 must lie in [0, 1); pass 0 <= --momentum < 1"),
         (
             "async_sgd",
             {"stepsize": 1, "momentum": 2, "optimizer": "momentum"},
-            "--momentum = 2 must lie in [0, 1); pass 0 <= momentum < 1",
+            "--momentum = 2 must lie in [0, 1); pass 0 <= --momentum < 1",
         ),
         ("fedasyn", {}, "--method = 'fedasyn' is not a method; did you mean fedasync?"),
         ("FedAsync", {}, "--method = 'FedAsync' is not a method; did you mean fedasync?"),
@@ -238,21 +242,25 @@ def test_an_optimizer_by_name() -> None:
         (
             "mifa",
             {"stepsize": 1.0, "limt": 3},
-            "--set limt = 3 is not an option of mifa; pass one of: stepsize, concurrency, clip, ",
+            "--set limt = 3 is not an option of mifa; pass one of: --stepsize, --concurrency, --clip, ",
         ),
         (
             "ringmaster",
             {"stepsize": 1.0, "limt": 3},
-            "--set limt = 3 is not an option of ringmaster; did you mean limit?",
+            "--set limt = 3 is not an option of ringmaster; did you mean --set limit?",
         ),
         (
             "mifa",
             {"stepsize": 1.0, "momentm": 0.9},
-            "--set momentm = 0.9 is not an option of mifa; did you mean momentum?",
+            "--set momentm = 0.9 is not an option of mifa; did you mean --momentum?",
         ),
-        ("mifa", {"stepsize": 1.0, "momentum": 2.0}, "--momentum = 2.0 must lie in [0, 1)"),
-        ("mifa", {"stepsize": 1.0, "noise": 1.0}, "--clip is missing"),
-        ("mifa", {"stepsize": 1.0, "local_steps": 3}, "--local-stepsize is missing"),
+        ("mifa", {"stepsize": 1.0, "momentum": 2.0}, "--momentum = 2.0 must lie in [0, 1); pass 0 <= --momentum < 1"),
+        ("mifa", {"stepsize": 1.0, "noise": 1.0}, "--clip is missing; --noise needs it: pass the norm"),
+        (
+            "mifa",
+            {"stepsize": 1.0, "local_steps": 3},
+            "--local-stepsize is missing; pass --local-steps and --local-stepsize together",
+        ),
         ("mifa", {"stepsize": 1.0, "local_steps": 0, "local_stepsize": 1.0}, "--local-steps = 0 must be an integer"),
         (
             "fedasync",
@@ -269,12 +277,12 @@ def test_an_optimizer_by_name() -> None:
         (
             "mifa",
             {"stepsize": 1.0, "optimizer": "adamw", "momentum": 0.9},
-            "--momentum = 0.9 contradicts optimizer = 'adamw'",
+            "--momentum = 0.9 contradicts --optimizer = 'adamw'",
         ),
         (
             "mifa",
             {"stepsize": 1.0, "optimizer": {"kind": "adamw", "beta3": 0.9}},
-            "--set optimizer.beta3 = 0.9 is not an option of adamw; did you mean beta",
+            "--set optimizer.beta3 = 0.9 is not an option of adamw; did you mean --set optimizer.beta",
         ),
         (
             "federated_async_sgd",
@@ -285,6 +293,22 @@ def test_an_optimizer_by_name() -> None:
             "delay_adaptive",
             {"stepsize": 1.0, "rule": ["a"]},
             "--set rule = ['a'] is not known; pass one of scale, drop",
+        ),
+        (
+            "delay_adaptive",
+            {"stepsize": 1.0, "threshold": 3},
+            "--set threshold = 3 has no meaning with --set rule=scale; pass --set rule=drop",
+        ),
+        ("mifa", {"stepsize": 1.0, "warmup": 3}, "--warmup = 3 is an option of a schedule; pass --schedule too, one"),
+        (
+            "fedbuff",
+            {"stepsize": 1.0, "concurrency": 2, "bufer": 3},
+            "--set bufer = 3 is not an option of fedbuff; did you mean --set buffer?",
+        ),
+        (
+            "mifa",
+            {"lr": 1.0},
+            "--set lr = 1.0 is not an option of mifa; the step size is called stepsize: --stepsize 1.0",
         ),
         ("mifa", {"stepsize": 1 << 70}, "is too large"),
     ],
@@ -325,6 +349,76 @@ def test_other_mistyped_names(
     with pytest.raises(AsyncSGDError) as caught:
         CliRunner().invoke(app, ["train", f"{__name__}:quadratic", *options], catch_exceptions=False)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--epochs", "1"), "--epochs = 1 and --iterations = 5 were both given; pass one of them"),
+        (
+            ("--schedule", "cosine", "--warmup", "9"),
+            "--warmup = 9 is too long for a run of 5 iterations; pass a shorter one, or more iterations, or --total",
+        ),
+        (
+            ("--method", "fedavg", "--set", "clients=9"),
+            "--set clients = 9 can never be reached by 2 workers; pass --set clients <= 2",
+        ),
+        (("--every", "0"), "--every = 0 must be an integer of at least 1; pass --every >= 1"),
+        (("--directory", "run.txt"), "--directory = 'run.txt' cannot be made or written to"),
+    ],
+)
+def test_a_mistake_in_a_run_names_the_option_as_it_is_typed(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_commands, "named_engine", lambda described, changes: Inline(2))
+    monkeypatch.chdir(tmp_path)
+    Path("run.txt").touch()
+    options = ["--stepsize", "0.1", "--iterations", "5", "--directory", "run", *arguments]
+    with pytest.raises(BadParameter) as caught:
+        CliRunner().invoke(app, ["train", f"{__name__}:quadratic", *options], catch_exceptions=False)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_mistake_in_other_commands_names_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train_bowl(Path("run"), iterations=20)
+    damaged = tmp_path / "damaged"
+    shutil.copytree("run", damaged)
+    (damaged / "job.pkl").write_bytes(b"nothing")
+    train_again = "name them: asyncsgd train MODULE:TASK --method NAME --resume --directory DIR"
+    for arguments, says in [
+        (("replay", "run", "--job", "1", "--stop", "3"), "--job = 1 and --stop = 3 were both given; pass one of them"),
+        (("replay", "damaged"), f"restore it from a backup, or {train_again}"),
+        (("plan", "nofile.csv"), "DURATIONS = 'nofile.csv' does not exist; check the path"),
+        (("plan", "durations.csv", "--heterogeneity", "1"), "the data are alike; pass --heterogeneous too"),
+        (
+            ("plan", "durations.csv", "--parameters", "9"),
+            "--parameters = 9 has no effect without --bandwidth; pass --bandwidth too",
+        ),
+        (("plan", "durations.csv", "--bandwidth", "9"), "--parameters is missing"),
+        (("watch", "nothing"), "DIR = 'nothing' does not exist; pass a run directory, such as runs/task-1, or --wait"),
+        (("verify", "nothing"), "nothing holds no run (no run.json); pass a run directory, such as runs/task-1"),
+        (("export", "run", "model.bin"), "MODEL = 'model.bin' does not name a format"),
+        (("export", "run", "--chrome", "run"), "--chrome = 'run' "),
+        (("report", "run", "--output", "run"), "--output = 'run' cannot be written"),
+        (("paper", "--only", "77"), "--only = 77 is not a claim"),
+    ]:
+        Path("durations.csv").write_text("a,b\n1,2\n1,2\n", "utf-8")
+        with pytest.raises(AsyncSGDError) as caught:
+            CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+        assert says in str(caught.value), arguments
+
+
+def test_an_ordinary_word_is_not_an_option() -> None:
+    names = {name: f"--{name}" for name in ("noise", "steps", "resume", "workers")}
+    sentence = "adds noise in all steps; resume with fewer workers, less noise, or processes(workers=4)"
+    assert as_options(sentence, names) == sentence
+
+
+def test_a_failing_task_is_quoted_as_it_is() -> None:
+    params = [click.Option(["--seed"]), click.Option(["--resume"], is_flag=True)]
+    error = in_options(WorkersFailed("worker 1 failed with seed = 3; fix the task and resume with resume=True"), params)
+    assert str(error) == "worker 1 failed with seed = 3; fix the task and resume with --resume"
 
 
 def test_a_mistyped_command_task_and_metric_of_a_sweep() -> None:

@@ -12,11 +12,21 @@ import numpy as np
 import pytest
 from markers import share
 from run.common import events, sound, train
+from run.tasks import RudeCode
 
 import asyncsgd as asgd
 from asyncsgd.core.aggregation import Buffer
 from asyncsgd.core.dispatch import AlwaysBusy
-from asyncsgd.core.errors import BadStep, CancelledJob, EndedJob, NotFinite, RepeatedJob, TornServer, UnknownJob
+from asyncsgd.core.errors import (
+    BadParameter,
+    BadStep,
+    CancelledJob,
+    EndedJob,
+    NotFinite,
+    RepeatedJob,
+    TornServer,
+    UnknownJob,
+)
 from asyncsgd.core.events import Arrival, Arrived, Joined, Left, Lost
 from asyncsgd.core.method import Method
 from asyncsgd.core.optimizers import Momentum
@@ -211,6 +221,73 @@ def test_work_that_raises_is_the_workers_fault(tmp_path: Path) -> None:
     assert saved(tmp_path) == 35
     LEFT.clear()
     sound(train(tmp_path, method=method(), resume=True), 60)
+
+
+class Arm(asgd.Callback):
+    """Lets a kind of part raise from an iteration on, whatever was called before the run."""
+
+    def __init__(self, kind: str, iteration: int) -> None:
+        self.kind, self.iteration = kind, iteration
+
+    def on_update(self, view: Any, control: Any) -> None:
+        if view.iteration == self.iteration:
+            LEFT[self.kind] = 0
+
+
+def falling(iteration: int) -> float:
+    fuse("schedule")
+    return 1.0 / (1 + iteration)
+
+
+def test_a_schedule_that_raises_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    used = method().using(step=Custom(asgd.schedules.custom(falling, peak=0.05), weigh))
+    with pytest.raises(Broken, match="in schedule"):
+        train(tmp_path, method=used, callbacks=[Arm("schedule", 35)])
+    assert saved(tmp_path) == 35
+    LEFT.clear()
+    sound(train(tmp_path, method=used, resume=True), 60)
+
+
+def test_a_schedule_that_raises_before_the_run_is_named(tmp_path: Path) -> None:
+    LEFT["schedule"] = 12
+    used = method().using(step=Custom(asgd.schedules.custom(falling, peak=0.05), weigh))
+    with pytest.raises(BadParameter, match=r"stepsize = custom\(falling.* raised Broken \(in schedule\) at iteration"):
+        train(tmp_path / "run", method=used)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["gather", "optimizer", "pick"])
+def test_the_average_of_the_models_is_that_of_the_checkpoint(tmp_path: Path, kind: str) -> None:
+    """The average moves with every arrival, so a part that raises leaves it half-way too."""
+    used = method().using(average=True)
+    LEFT[kind] = 35 if kind != "optimizer" else 12
+    with pytest.raises(Broken, match=f"in {kind}"):
+        train(tmp_path / "run", method=used)
+    assert saved(tmp_path / "run") == 20
+    LEFT.clear()
+    sound(train(tmp_path / "run", method=used, resume=True), 60)
+
+
+@pytest.mark.processes
+def test_a_code_that_raises_is_the_workers_fault(tmp_path: Path) -> None:
+    flag = tmp_path / "raise"
+    used = asgd.async_sgd(0.05).compressed(RudeCode(flag=str(flag)))
+    options = {"method": used, "engine": asgd.engines.processes(1)}
+    train(tmp_path / "run", 40, **options)
+    flag.touch()
+    with pytest.raises(WorkersFailed, match=r"failed 3 times in a row, at last with .*OSError: in the code"):
+        train(tmp_path / "run", 60, resume=True, **options)
+    assert saved(tmp_path / "run") >= 40
+    flag.unlink()
+    sound(train(tmp_path / "run", 60, resume=True, **options), 60)
+
+
+def test_a_code_that_raises_ends_a_simulation(tmp_path: Path) -> None:
+    flag = tmp_path / "raise"
+    flag.touch()
+    used, task = asgd.async_sgd(0.05).compressed(RudeCode(flag=str(flag))), asgd.tasks.quadratic(dim=4, workers=2)
+    with pytest.raises(OSError, match="in the code"):
+        asgd.simulate(task, used, asgd.durations.fixed([1.0, 3.0]), iterations=60)
 
 
 def test_a_dispatch_that_raises_when_workers_join(tmp_path: Path) -> None:

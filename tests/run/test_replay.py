@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rich.progress
 from run.common import reseal, sound, train
 
 import asyncsgd as asgd
@@ -142,11 +143,19 @@ def test_without_the_task(tmp_path: Path) -> None:
     assert asgd.replay(tmp_path, task=Bowl(), method=run.method).model_compared
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
+def test_progress_is_true_or_false(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(tmp_path)
-    told: list[int] = []
-    asgd.replay(tmp_path, progress=told.append)
-    assert sum(told) == 60
+    with pytest.raises(BadParameter, match=r"progress = .* is not True or False; pass progress=True"):
+        asgd.replay(tmp_path, progress=print)
+    seen: list[int] = []
+    bars = rich.progress.Progress.advance
+    monkeypatch.setattr(rich.progress.Progress, "advance", lambda *given: seen.append(1) or bars(*given))
+    asgd.replay(tmp_path)
+    assert (len(seen), capsys.readouterr().err) == (0, "")
+    asgd.replay(tmp_path, progress=True)
+    assert len(seen) == 60
 
 
 @pytest.mark.processes

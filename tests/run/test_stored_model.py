@@ -17,7 +17,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadRunDirectory
 from asyncsgd.run.stored import package, unpackage
 from asyncsgd.run.verify import verify
-from asyncsgd.tasks._torch.hollow import fill, hollow
+from asyncsgd.tasks._torch.model import fill, hollow
 
 WIDE = 300
 
@@ -78,7 +78,7 @@ def test_a_resume_keeps_the_initial_model(tmp_path: Path) -> None:
 def test_a_run_that_was_stored_with_its_weights_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = made()
     with monkeypatch.context() as patch:
-        patch.setattr("asyncsgd.tasks._torch.hollow.hollow", lambda module: None)
+        patch.setattr("asyncsgd.tasks._torch.model.hollow", lambda module: None)
         sound(train(tmp_path, iterations=20, task=task, every=20), 20)
         assert not (tmp_path / "initial.safetensors").exists()
         assert (tmp_path / "job.pkl").stat().st_size > 4 * task.dimension

@@ -9,11 +9,10 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.optimizers import Momentum
 from asyncsgd.pages import page_data, theory_comparison
 from asyncsgd.pages.sources import gather
-from asyncsgd.run.diagnosis import diagnose
-from asyncsgd.run.faults import Faults
+from asyncsgd.run.diagnosis import Observed, diagnose
+from asyncsgd.run.journal import Faults
 from asyncsgd.theory import theorem1, theorem1_bounded, theorem2, theorem3, theorem3_bounded
-from asyncsgd.theory.coverage import Covered, covering
-from asyncsgd.theory.safe_step import conditions, safe_step
+from asyncsgd.theory.coverage import Covered, conditions, covering, safe_step
 
 COSINE = asgd.schedules.cosine(0.1, warmup=50)
 SPEEDS = asgd.durations.fixed([1.0, 1.0, 2.0, 9.0])
@@ -142,7 +141,7 @@ def diagnosed(method, iterations=400, durations=(1.0, 1.0, 1.0, 1.0)):
     task = asgd.tasks.quadratic(dim=8, workers=len(durations))
     speeds = asgd.durations.fixed(durations)
     run = asgd.simulate(task, method, speeds, iterations=iterations, every=iterations)
-    return diagnose(run.trace, run.metrics, run.method, task, run.x, Faults())
+    return diagnose(Observed(run.trace, run.metrics, Faults(), run.method, task, run.x))
 
 
 def test_the_diagnosis_names_the_schedule_and_advises_a_peak():

@@ -87,13 +87,13 @@ def test_no_run(tmp_path: Path, command: Callable[..., tuple[int, str, str]], th
     code, out, err = command(path, "--once")
     assert (code, out) == (2, "")
     assert "holds no run (no run.json)" in err if there else "does not exist" in err
-    assert err.endswith("pass the directory given to asgd.train, or --wait for a run that starts later\n")
+    assert err.endswith("pass a run directory, such as runs/task-1, or --wait for a run that starts later\n")
 
 
 def test_a_speed_that_makes_no_sense(tmp_path: Path, command: Callable[..., tuple[int, str, str]]) -> None:
-    code, _, err = command(tmp_path, "--every", 0)
+    code, _, err = command(tmp_path, "--seconds", 0)
     assert code == 2
-    assert "every = 0.0" in err
+    assert "--seconds = 0.0" in err
 
 
 # ---------------------------------------------------------------------------------------------- going on
@@ -103,7 +103,7 @@ def test_it_draws_until_the_end(tmp_path: Path) -> None:
     run = Scripted(tmp_path, simulated(20))
     console = screen()
     pause = pauses(lambda: run.to(10), lambda: run.to(15), run.end)
-    assert watch(tmp_path, every=0.5, console=console, pause=pause)
+    assert watch(tmp_path, seconds=0.5, console=console, pause=pause)
     text = said(console)
     assert all(f"{t} of 20" in text for t in (0, 10, 15, 20))
     after = text.rpartition("\x1b[?1049l")[2]  # where the screen of its own is left
@@ -115,7 +115,7 @@ def test_it_draws_until_the_end(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_the_last_frame(tmp_path: Path) -> None:
     run = Scripted(tmp_path, simulated(20))
     console = screen()
-    assert watch(tmp_path, every=0.5, console=console, pause=pauses(lambda: run.to(10), leave))
+    assert watch(tmp_path, seconds=0.5, console=console, pause=pauses(lambda: run.to(10), leave))
     text = said(console)
     assert "10 of 20" in text.rpartition("\x1b[?1049l")[2]
     assert "\x1b[?25h" in text
@@ -126,7 +126,7 @@ def test_where_nothing_can_be_redrawn(tmp_path: Path) -> None:
     run = Scripted(tmp_path, simulated(20))
     console = screen(terminal=False)
     pause = pauses(lambda: run.to(10), lambda: None, run.end)
-    assert watch(tmp_path, every=0.5, console=console, pause=pause)
+    assert watch(tmp_path, seconds=0.5, console=console, pause=pause)
     lines = said(console).splitlines()
     assert "  running  0/20  " in lines[0]
     assert "  running  10/20  " in lines[1]
@@ -137,7 +137,7 @@ def test_json_is_one_object_per_line(tmp_path: Path) -> None:
     run = Scripted(tmp_path, simulated(20))
     console = screen(terminal=False)
     pause = pauses(lambda: run.to(10), run.end)
-    assert watch(tmp_path, as_json=True, every=0.5, console=console, pause=pause)
+    assert watch(tmp_path, as_json=True, seconds=0.5, console=console, pause=pause)
     rows = [json.loads(line) for line in said(console).splitlines()]
     assert [(row["state"], row["iterations"]) for row in rows] == [("running", 0), ("running", 10), ("done", 20)]
 
@@ -147,7 +147,7 @@ def test_waiting_for_a_run_to_begin(tmp_path: Path, capsys: pytest.CaptureFixtur
     console = screen(terminal=False)
     path = tmp_path / "later"
     pause = pauses(lambda: None, lambda: runs.append(Scripted(path, simulated(20))), lambda: runs[0].end())
-    assert watch(path, wait=True, every=0.5, console=console, pause=pause)
+    assert watch(path, wait=True, seconds=0.5, console=console, pause=pause)
     assert "done" in said(console)
     assert capsys.readouterr().err.splitlines()[0].startswith("waiting for a run in ")
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_starting_is_waited_for(tmp_path: Path) -> None:
 
     files = RunDirectory(tmp_path)
     with pytest.raises(BadParameter, match="holds no run"):
-        watch(tmp_path, every=0.5, console=screen(), pause=pauses(lambda: None, files.close))
+        watch(tmp_path, seconds=0.5, console=screen(), pause=pauses(lambda: None, files.close))
 
 
 def test_waiting_for_a_run_to_be_resumed(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_waiting_for_a_run_to_be_resumed(tmp_path: Path) -> None:
     console = screen(terminal=False)
     runs: list[Scripted] = []
     pause = pauses(lambda: runs.append(Scripted(tmp_path, simulated(20))), lambda: runs[0].end())
-    assert watch(tmp_path, wait=True, every=0.5, console=console, pause=pause)
+    assert watch(tmp_path, wait=True, seconds=0.5, console=console, pause=pause)
     lines = said(console).splitlines()
     assert "  crashed  10/20  " in lines[0]
     assert "  running  0/20  " in lines[1]

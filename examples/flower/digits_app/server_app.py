@@ -52,20 +52,18 @@ def main(grid: Grid, context: Context) -> None:
     if config["method"] == "flower-fedavg":
         start_flower(grid, arrays, train_config, context)
         return
-    run = asgd.flower.serve(
-        grid,
-        arrays,
+    strategy = asgd.flower.AsyncStrategy(
         method(str(config["method"]), clients),
-        iterations=int(config["iterations"]),
-        train_config=train_config,
-        evaluate=global_evaluate,
-        evaluate_clients=bool(config["evaluate-clients"]),
+        fraction_evaluate=1.0 if config["evaluate-clients"] else 0.0,
+        min_train_nodes=clients,
+        min_available_nodes=clients,
+        evaluate_every=1,  # the accuracy is what we compare, so we want it for every round
         until=f"accuracy >= {config['target']}",
-        every=max(1, clients // 2),
         directory=str(config["directory"]) or None,
         resume=bool(config["resume"]),
-        clients=asgd.flower.Clients(minimum=clients),
     )
+    rounds = int(config["rounds"])
+    run = strategy.start(grid, arrays, num_rounds=rounds, train_config=train_config, evaluate_fn=global_evaluate).run
     print(f"{run.method.name}: accuracy {run.metrics['accuracy'][-1]:.3f} after {run.seconds:.1f} s")
 
 
@@ -98,7 +96,7 @@ def start_flower(grid: Grid, arrays: ArrayRecord, train_config: ConfigRecord, co
 
     both = 1.0 if config["evaluate-clients"] else 0.0
     strategy = FedAvg(fraction_evaluate=both, min_available_nodes=clients, min_train_nodes=clients)
-    rounds = int(config["iterations"]) // clients
+    rounds = int(config["rounds"])
     try:
         strategy.start(grid, arrays, num_rounds=rounds, train_config=train_config, evaluate_fn=evaluate)
     except Reached:

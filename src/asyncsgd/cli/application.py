@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-import re
 import traceback
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from asyncsgd import __version__
-from asyncsgd.core.errors import BadParameter
+from asyncsgd.core.errors import AsyncSGDError, BadConfig, BadParameter
 from asyncsgd.format import cell, jsonable
 
 HEADINGS = {
@@ -81,7 +80,7 @@ class _Commands(TyperGroup):
         """Run a command. Ctrl-C prints one line and exits with 130, where click would print "Aborted"."""
         try:
             return super().invoke(ctx)
-        except BadParameter as error:
+        except AsyncSGDError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise in_options(error, [] if command is None else command.params) from error
         except KeyboardInterrupt as stopped:
@@ -92,22 +91,49 @@ class _Commands(TyperGroup):
             raise typer.Exit(1) from error
 
 
-def in_options(error: BadParameter, params: Sequence[click.Parameter]) -> BadParameter:
-    """Return the error with options written as on the command line: ``--iterations`` for ``iterations``.
+ELSEWHERE = {"resume": "--resume", "trust": "--trust", "resources": "--resource"}
+"""Arguments that errors name in commands without such an option, or that have another name there."""
+
+ALIASES = (("path", "output"), ("path", "model"), ("runs", "directories"), ("runs", "directory"))
+"""Arguments of Python functions, and the parameters of commands that stand for them."""
+
+
+def in_options(error: AsyncSGDError, params: Sequence[click.Parameter]) -> AsyncSGDError:
+    """Return the error with options and arguments written as on the command line: ``--iterations``, ``DIR``.
+
+    An error about a configuration file keeps the names of its keys.
 
     >>> error = BadParameter("every", 0, "must be an integer of at least 1", "pass every >= 1")
     >>> print(in_options(error, [click.Option(["--every"])]))
     --every = 0 must be an integer of at least 1; pass --every >= 1
     """
-    name, fix = error.name, error.fix
-    for option in params:
-        if isinstance(option, click.Option) and option.name is not None:
-            shown = option.opts[0]
-            name = shown if name == option.name else name
-            value = "=True" if option.is_flag else r"=(?=[\w\"'])"
-            fix = re.sub(rf"(?<![\w-]){option.name}{value}", shown if option.is_flag else f"{shown} ", fix)
-            fix = re.sub(rf"(?<=pass ){option.name}\b", shown, fix)
-    return BadParameter(name, error.value, error.problem, fix)
+    from asyncsgd.run.lookup import as_options, settable
+    from asyncsgd.run.stored import GIVEN
+
+    if isinstance(error, BadConfig):
+        return error
+    spelling = {**ELSEWHERE, **{param.name: _shown(param) for param in params if param.name is not None}}
+    for name, param in ALIASES:
+        if param in spelling:
+            spelling.setdefault(name, spelling[param])
+    if isinstance(error, BadParameter):
+        name = spelling.get(error.name, error.name)
+        if "set_" in spelling and name in settable():
+            spelling[name] = name = f"--set {name}"
+        return BadParameter(name, error.value, as_options(error.problem, spelling), as_options(error.fix, spelling))
+    text = str(error)
+    start, semicolon, fix = text.rpartition("; ")  # the rest may quote an error of the user's code
+    given, equals, rest = start.partition(" = ")
+    start = f"{spelling.get(given, given)}{equals}{rest}"
+    fix = fix.replace(GIVEN, "name them: asyncsgd train MODULE:TASK --method NAME --resume --directory DIR")
+    error.args = (f"{start}{semicolon}{as_options(fix, spelling)}", *error.args[1:])
+    return error
+
+
+def _shown(param: click.Parameter) -> str:
+    if isinstance(param, click.Option):
+        return param.opts[0]
+    return str(param.metavar or param.name).strip("[]").removesuffix("...")
 
 
 def examples(*lines: str) -> str:

@@ -111,7 +111,7 @@ def watch(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for a run that has not started yet, or that may be resumed.")
     ] = False,
-    every: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Seconds between refreshes.")] = 1.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per refresh.")] = False,
 ) -> None:
     """Follow a run in the terminal while it trains.
@@ -122,7 +122,7 @@ def watch(
 
     Exit code 1 if the run crashed, was stopped by failing workers, or diverged.
     """
-    if not watch_run(directory, once=once, as_json=json, wait=wait, every=every):
+    if not watch_run(directory, once=once, as_json=json, wait=wait, seconds=seconds):
         raise typer.Exit(1)
 
 
@@ -216,7 +216,10 @@ def _export_timeline(directory: Path, chrome: Path, *, arrows: bool) -> tuple[di
     if len(runs) > 1:
         raise UsageError(f"{directory} holds {len(runs)} runs; pass one of them, such as {runs[0].name}")
     trace = runs[0].trace
-    path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
+    try:
+        path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
+    except BadParameter as error:
+        raise BadParameter("chrome", error.value, error.problem, error.fix) from error
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}
     return row, f"{path}: {len(trace):,} jobs; open it in https://ui.perfetto.dev (the file stays on this machine)"
 
@@ -267,7 +270,7 @@ def watch_run(
     once: bool = False,
     as_json: bool = False,
     wait: bool = False,
-    every: float = 1.0,
+    seconds: float = 1.0,
     console: Console | None = None,
     pause: Pause = time.sleep,
 ) -> bool:
@@ -278,7 +281,7 @@ def watch_run(
         once: Show the current state once, and return.
         as_json: Print one JSON object per refresh.
         wait: Wait for a run that has not started yet, or that may be resumed after a crash.
-        every: Seconds between refreshes.
+        seconds: Seconds between refreshes.
         console: Where to draw; None: the terminal.
         pause: Function that waits for a number of seconds.
     """
@@ -287,20 +290,20 @@ def watch_run(
     from asyncsgd.cli.watch_view import view
     from asyncsgd.run.live import Watcher
 
-    positive("every", every)
+    positive("seconds", seconds)
     console = Console(highlight=False) if console is None else console
     frame = None
     try:
-        _await(directory, wait, every, pause)
+        _await(directory, wait, seconds, pause)
         with Watcher(directory) as watcher:
             if once:
                 frame = watcher.look()
             elif as_json:
-                frame = _stream(watcher, wait, every, pause, console)
+                frame = _stream(watcher, wait, seconds, pause, console)
             elif console.is_terminal:
-                frame = _live(watcher, wait, every, pause, console)
+                frame = _live(watcher, wait, seconds, pause, console)
             else:
-                frame = _lines(watcher, wait, every, pause, console)
+                frame = _lines(watcher, wait, seconds, pause, console)
     except KeyboardInterrupt:  # Ctrl-C ends this command; the run itself continues
         return True
     if once and as_json:
@@ -310,7 +313,7 @@ def watch_run(
     return not frame.ending.bad
 
 
-def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
+def _await(directory: Path, wait: bool, seconds: float, pause: Pause) -> None:
     """Return once there is a run. Raise at once if no process is about to start one, unless ``wait``."""
     from rich.console import Console
 
@@ -322,28 +325,28 @@ def _await(directory: Path, wait: bool, every: float, pause: Pause) -> None:
         if not wait and not (directory.exists() and in_use(directory)):
             check_complete(directory)
             problem = "holds no run (no run.json)" if directory.exists() else "does not exist"
-            fix = "pass the directory given to asgd.train, or --wait for a run that starts later"
+            fix = "pass a run directory, such as runs/task-1, or --wait for a run that starts later"
             raise BadParameter("directory", str(directory), problem, fix)
         if not announced:
             Console(stderr=True, highlight=False).print(f"waiting for a run in {directory}", markup=False)
             announced = True
-        pause(every)
+        pause(seconds)
 
 
 def _over(frame: Frame, wait: bool) -> bool:
     return not frame.running and not (wait and frame.ending.resumable)
 
 
-def _stream(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+def _stream(watcher: Watcher, wait: bool, seconds: float, pause: Pause, console: Console) -> Frame:
     while True:
         frame = watcher.look()
         console.out(jsonlib.dumps(frame.headline(), allow_nan=False), highlight=False)
         if _over(frame, wait):
             return frame
-        pause(every)
+        pause(seconds)
 
 
-def _live(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+def _live(watcher: Watcher, wait: bool, seconds: float, pause: Pause, console: Console) -> Frame:
     """Draw on the terminal's second screen. After Ctrl-C, print the last frame on the first one."""
     from rich.live import Live
 
@@ -356,14 +359,14 @@ def _live(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Con
                 live.update(view(frame, console.width, console.height), refresh=True)
                 if _over(frame, wait):
                     return frame
-                pause(every)
+                pause(seconds)
                 frame = watcher.look()
     except KeyboardInterrupt:
         console.print(view(frame, console.width))
         raise
 
 
-def _lines(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Console) -> Frame:
+def _lines(watcher: Watcher, wait: bool, seconds: float, pause: Pause, console: Console) -> Frame:
     """Print a line whenever something changes, for output that cannot be redrawn."""
     shown = None
     while True:
@@ -373,7 +376,7 @@ def _lines(watcher: Watcher, wait: bool, every: float, pause: Pause, console: Co
         if (frame.iterations, frame.ending.kind) != shown:
             shown = frame.iterations, frame.ending.kind
             console.print(line(frame), markup=False, soft_wrap=True)
-        pause(every)
+        pause(seconds)
 
 
 def line(frame: Frame) -> str:

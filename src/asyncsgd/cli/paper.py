@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.experiments import measured_page, paper_page, runner
+from asyncsgd.experiments import paper_page, runner
 from asyncsgd.experiments.common import Claim, Verdict
 from asyncsgd.experiments.runner import Experiment
 
@@ -27,7 +27,7 @@ def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None 
     With ``docs``, the docs folder of a source checkout, the page about the claims there is rewritten too.
     """
     if docs is not None:
-        measured_page.check(docs, only)
+        paper_page.check_docs(docs, only)
     chosen = runner.experiments(None if only is None else numbers(only))
     begin = time.perf_counter()
     with _bars(chosen) as progress:
@@ -47,7 +47,7 @@ def show(output: str | Path, only: str | None, as_json: bool, docs: Path | None 
     if docs is not None:
         say = Console(stderr=True).print
         if judged:
-            say(f"Wrote {measured_page.write(found, output, docs)}.", soft_wrap=True, highlight=False)
+            say(f"Wrote {paper_page.write_docs(found, output, docs)}.", soft_wrap=True, highlight=False)
         else:
             say(f"{docs} is unchanged, because a claim could not be judged.", soft_wrap=True, highlight=False)
     return judged

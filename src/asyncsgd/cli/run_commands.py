@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 
 from asyncsgd.core.errors import BadParameter, ReplayDiffers
 from asyncsgd.core.method import Method
 from asyncsgd.core.validate import nearest, positive
 from asyncsgd.engines import Engine
+from asyncsgd.format import number
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Callback
 from asyncsgd.run.callbacks.best import EarlyStopping, SaveBest, mode_of, remade
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.lookup import (
     OPTIONS,
+    as_options,
     fresh_directory,
     look_here,
     method_options,
@@ -202,9 +203,8 @@ class _Terminal(Terminal):
 
     def on_note(self, text: str) -> None:
         """Print a note."""
-        for name in ("iterations", "epochs"):
-            text = text.replace(f"pass {name}=N", f"pass --{name} N")
-        super().on_note(text.replace("until=", "--until "))
+        names = ("iterations", "epochs", "until", "resume")
+        super().on_note(as_options(text, {name: f"--{name}" for name in names}))
 
 
 def _train(given: Given, task: Task, method: Method, engine: Engine, **options: Any) -> TrainingRun:
@@ -240,15 +240,9 @@ def show(run: TrainingRun, *, as_json: bool) -> None:
 
 def replay(directory: Path, stop: int | None, job: int | None = None, *, as_json: bool, trust: bool = False) -> bool:
     """Replay a run, print the result, and return whether the replay matches."""
-    console = Console(stderr=True)
     look_here()
-    total = configuration.read(directory)["iterations"] if stop is None else stop
     try:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            line = bar.add_task("replaying", total=total)
-            found = replay_run(
-                directory, stop=stop, job=job, progress=lambda done: bar.advance(line, done), trust=trust
-            )
+        found = replay_run(directory, stop=stop, job=job, progress=True, trust=trust)
     except ReplayDiffers as error:
         _print({"same": False, "job": error.job, "iteration": error.iteration, "why": str(error)}, str(error), as_json)
         return False
@@ -288,14 +282,15 @@ def _details(found: Replay) -> str:
     if "not_finite" in row:
         return (
             f"\niteration {found.iterations}, where the job read the model: {row['not_finite']:,} coordinates of its "
-            f"update are not finite; norm of the finite ones {row['update_norm']:.4g}, "
-            f"norm of the model {row['point_norm']:.4g}"
+            f"update are not finite; norm of the finite ones {number(row['update_norm'])}, "
+            f"norm of the model {number(row['point_norm'])}"
         )
     if "job" not in row:
         return ""
     return (
         f"\niteration {found.iterations}: job {row['job']} of worker {row['worker']}, delay {row['delay']}, "
-        f"‖update‖ {row['update_norm']:.4g}, the model had moved by {row['drift']:.3g} since the worker read it"
+        f"‖update‖ {number(row['update_norm'])}, the model had moved by {number(row['drift'], 3)} since the worker "
+        "read it"
     )
 
 

@@ -370,6 +370,6 @@ def _naming(config: Path) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"{config}: {error}") from error
+        raise BadConfig(f"{config}: {error}") from error
     except (MemoryError, OverflowError) as error:
-        raise UsageError(f"{config}: too large for this machine ({error}); use fewer iterations or runs") from error
+        raise BadConfig(f"{config}: too large for this machine ({error}); use fewer iterations or runs") from error

@@ -80,13 +80,15 @@ def plan(
     limit, and writes a page.
     """
     from asyncsgd.planning.planner import plan as make_plan
-    from asyncsgd.planning.workers import fleet
+    from asyncsgd.planning.workers import measured_workers
 
-    workers = fleet(durations)
+    workers = measured_workers(durations)
     if bandwidth is not None:
         workers = replace(workers, durations=workers.durations.with_network(bandwidth, latency=latency))
-    elif latency:
-        raise BadParameter("latency", latency, "has no effect without --bandwidth", "pass --bandwidth too")
+    else:
+        for name, value in (("latency", latency or None), ("parameters", parameters)):
+            if value is not None:
+                raise BadParameter(name, value, "has no effect without --bandwidth", "pass --bandwidth too")
     tried = None if concurrency is None else _whole_numbers(concurrency)
     found = make_plan(
         workers,
@@ -124,7 +126,7 @@ def _show_plan(found: Plan, page: Path | None, *, as_json: bool) -> None:
         return
     lacking = missing()
     console = Console(stderr=True) if as_json else Console()
-    line = f"No page: {lacking}" if lacking else f"Page: {found.page(page)}"
+    line = f"No page: {lacking}" if lacking else f"Page: {found.write_page(page)}"
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -198,7 +198,11 @@ def train(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Random seed for dispatch and mini-batches.", show_default="0", rich_help_panel=RUN),
+        typer.Option(
+            help="Random seed for dispatch and mini-batches. --noise has a secret seed of its own, new at every start.",
+            show_default="0",
+            rich_help_panel=RUN,
+        ),
     ] = None,
     early_stopping: Annotated[
         str | None,

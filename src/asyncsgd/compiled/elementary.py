@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncsgd.compiled.jit import njit
 from asyncsgd.compiled.lanes import bits, floats, splat, sqrt, where
-from asyncsgd.compiled.random import GAMMA, M1, M2, S27, S30, S31
+from asyncsgd.compiled.random import GAMMA, mix
 
 MAGIC = 1.5 * 2.0**52
 """Adding it rounds to the nearest integer, and leaves that integer in the lowest bits."""
@@ -105,14 +105,6 @@ def softplus(z: Any) -> Any:
     # The ratio corrects the rounding error of 1 + e (Kahan).
     tail = where(u == 1.0, e, log(u) * e / (u - 1.0))
     return where(z > 0.0, z, splat(0.0, z)) + tail
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def mix(z: Any) -> Any:
-    """Scramble 64 bits: SplitMix64, as `asyncsgd.core.random.mix`."""
-    z = (z ^ (z >> S30)) * M1
-    z = (z ^ (z >> S27)) * M2
-    return z ^ (z >> S31)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

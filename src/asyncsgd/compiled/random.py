@@ -25,7 +25,7 @@ TWO32 = np.uint64(1 << 32)
 
 @njit(cache=True)
 def mix(z: Any) -> Any:
-    """Scramble 64 bits."""
+    """Scramble 64 bits, or those of every lane: SplitMix64, as `asyncsgd.core.random.mix`."""
     z = (z ^ (z >> S30)) * M1
     z = (z ^ (z >> S27)) * M2
     return z ^ (z >> S31)

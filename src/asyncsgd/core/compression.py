@@ -39,6 +39,8 @@ class Compression(ABC):
     """How a vector is encoded. Everything is a function of the vector: what rounding left over is the sender's matter.
 
     Error feedback is in `asyncsgd.core.worker`: the sender adds what was left over, times `decay`, to its next vector.
+
+    See docs/guides/far-apart.md for what each code costs and loses.
     """
 
     decay = 1.0  # without a type, or else it would come first among the options of `TopK`

@@ -138,12 +138,8 @@ class Batch(Dispatch):
 
 
 @dataclass(frozen=True)
-class Uniform(Dispatch):
-    """Keep ``concurrency`` jobs in flight; each goes to a worker drawn uniformly, busy ones included (Algorithm 2).
-
-    The jobs of a busy worker wait in a queue, first in, first out, each at the point it was assigned. With
-    ``sample_early`` the server assigns the new job at x^(t), before it applies the arrival.
-    """
+class _Queued(Dispatch):
+    """Base of the rules that keep ``concurrency`` jobs in flight, whichever workers are busy."""
 
     concurrency: int
     sample_early: bool = False
@@ -154,6 +150,18 @@ class Uniform(Dispatch):
     @property
     def early(self) -> bool:
         return self.sample_early
+
+    def limit(self, workers: int) -> int:
+        return self.concurrency
+
+
+@dataclass(frozen=True)
+class Uniform(_Queued):
+    """Keep ``concurrency`` jobs in flight; each goes to a worker drawn uniformly, busy ones included (Algorithm 2).
+
+    The jobs of a busy worker wait in a queue, first in, first out, each at the point it was assigned. With
+    ``sample_early`` the server assigns the new job at x^(t), before it applies the arrival.
+    """
 
     def pick(self, state: State, in_flight: int) -> Sequence[int]:
         workers = state["workers"]
@@ -161,27 +169,14 @@ class Uniform(Dispatch):
             return ()
         return [workers[_draw(state, len(workers))] for _ in range(self.concurrency - in_flight)]
 
-    def limit(self, workers: int) -> int:
-        return self.concurrency
-
 
 @dataclass(frozen=True)
-class Shuffled(Dispatch):
+class Shuffled(_Queued):
     """Like `Uniform`, but in a fresh random order of all workers every n jobs (AsGrad; Islamov et al. 2023).
 
     A worker that joins is part of the next order; a worker that left is skipped. ``concurrency`` and ``sample_early``
     are as in `Uniform`.
     """
-
-    concurrency: int
-    sample_early: bool = False
-
-    def __post_init__(self) -> None:
-        count("concurrency", self.concurrency)
-
-    @property
-    def early(self) -> bool:
-        return self.sample_early
 
     def init(self, seed: int) -> State:
         return {**super().init(seed), "order": [], "next": 0}
@@ -207,9 +202,6 @@ class Shuffled(Dispatch):
         state["next"] += 1
         worker: int = state["order"][state["next"] - 1]
         return worker
-
-    def limit(self, workers: int) -> int:
-        return self.concurrency
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,13 @@ def matching(argument: str, patterns: tuple[str, ...], layout: Layout | None) ->
     return tuple(ranges)
 
 
+def excluded(patterns: tuple[str, ...], ranges: Ranges | None, layout: Layout | None) -> Ranges | None:
+    """Return the ranges of the parameters that ``exclude`` names. Known ones stay if the parameters have no names."""
+    if not patterns or (layout is None and ranges is not None):
+        return ranges
+    return matching("exclude", patterns, layout)
+
+
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:20])
     return f"{shown}, … ({len(names)} in all)" if len(names) > 20 else shown

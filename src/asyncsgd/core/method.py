@@ -18,7 +18,7 @@ from asyncsgd.core.optimizers import SGD, Optimizer
 from asyncsgd.core.schedules import Schedule
 from asyncsgd.core.steps import Step
 from asyncsgd.core.transforms import Clip, Transform
-from asyncsgd.core.validate import instead, nonnegative, plain, positive, recipe
+from asyncsgd.core.validate import callers_level, instead, nonnegative, plain, positive, recipe
 from asyncsgd.core.weights import Weights
 from asyncsgd.core.work import FEW_STEPS, Gradient, LocalSteps, Work
 
@@ -102,10 +102,10 @@ class Method:
     def clipped(self, norm: float, *, noise: float = 0.0) -> Method:
         """Return the same method with every update that arrives clipped, and with noise on each sum if asked for.
 
-        The noise is never drawn twice: `asyncsgd.train` and `asyncsgd.flower.serve` take a new secret seed for it at
-        every start and resume, whatever ``seed`` is, and keep the seeds in the run directory, which they make private,
-        so that a replay gives the same bits. A simulation draws it from its ``seed``. `asyncsgd.flower.serve` also
-        reports the ε spent.
+        The noise is never drawn twice: `asyncsgd.train` and `asyncsgd.flower.AsyncStrategy` take a new secret seed for
+        it at every start and resume, whatever ``seed`` is, and keep the seeds in the run directory, which they make
+        private, so that a replay gives the same bits. A simulation draws it from its ``seed``.
+        `asyncsgd.flower.AsyncStrategy` also reports the ε spent.
 
         Args:
             norm: The largest norm G of an update. A longer update is scaled down to it.
@@ -225,7 +225,7 @@ class Method:
         >>> server.x
         array([0.1])
 
-        See docs/guides/federated.md for how weights, staleness and buffers combine.
+        See docs/users/federated.md for how weights, staleness and buffers combine.
         """
         return self.using(weights=Weights(limit))
 
@@ -341,5 +341,5 @@ class Method:
                 "heterogeneous, so it converges to a solution that neglects slow workers. "
                 "Use federated_async_sgd(...) with a constant step, which weighs all workers equally.",
                 BiasWarning,
-                stacklevel=3,
+                stacklevel=callers_level(),
             )

@@ -12,7 +12,7 @@ import numpy as np
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrival
 from asyncsgd.core.kernels import AdamNumbers, Kernels
-from asyncsgd.core.layout import Layout, Ranges, check_patterns, matching
+from asyncsgd.core.layout import Layout, Ranges, check_patterns, excluded
 from asyncsgd.core.validate import fraction, nonnegative, positive
 from asyncsgd.core.vectors import Vector, blocks, subtract_scaled
 
@@ -21,7 +21,10 @@ State = dict[str, Any]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers."""
+    """Base of the optimizers. An optimizer is a frozen value; its state is a dict of arrays and numbers.
+
+    See docs/howto/method.md for an optimizer of your own.
+    """
 
     local: ClassVar[bool] = True
     """Whether it can take local steps in a worker, where there are no arrivals."""
@@ -137,9 +140,8 @@ class Adam(Optimizer):
         object.__setattr__(self, "exclude", check_patterns("exclude", self.exclude))
 
     def bind_layout(self, layout: Layout | None) -> Optimizer:
-        if not self.exclude or (layout is None and self.ranges is not None):
-            return self
-        return replace(self, ranges=matching("exclude", self.exclude, layout))
+        ranges = excluded(self.exclude, self.ranges, layout)
+        return self if ranges == self.ranges else replace(self, ranges=ranges)
 
     def init(self, x: Vector) -> State:
         check_bound(self.exclude, self.ranges, len(x))

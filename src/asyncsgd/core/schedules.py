@@ -32,6 +32,8 @@ class Schedule(ABC):
 
     The share must depend on the iteration alone. Then a sweep can exchange the peak, and a run can be resumed and
     replayed.
+
+    See docs/howto/schedules.md for a schedule of your own.
     """
 
     peak: float

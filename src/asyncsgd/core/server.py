@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core import errors, refusals
-from asyncsgd.core.batches import Batches
 from asyncsgd.core.events import (
     Arrival,
     Arrived,
@@ -31,9 +30,9 @@ from asyncsgd.core.events import (
     Outcome,
     Reply,
 )
+from asyncsgd.core.jobs import Batches, Outcomes
 from asyncsgd.core.kernels import Kernels
 from asyncsgd.core.method import Method
-from asyncsgd.core.outcomes import Outcomes
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.update import Update
 from asyncsgd.core.validate import check_model, check_update, check_work, integer, is_id

@@ -25,7 +25,10 @@ Sees: TypeAlias = Literal["nothing", "delay", "staleness", "everything"]
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """Base of the step rules."""
+    """Base of the step rules.
+
+    See docs/howto/method.md for a rule of your own.
+    """
 
     stepsize: float | Schedule
     favours_fast: ClassVar[str | None] = None

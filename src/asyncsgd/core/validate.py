@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from functools import wraps
@@ -51,6 +52,18 @@ def check_work(job: int, examples: Any, seconds: Any) -> None:
         raise BadEvent(f"job {job} took {seconds!r} seconds; pass a finite number from 0 on, or None")
 
 
+def callers_level() -> int:
+    """Return the ``stacklevel`` with which a warning of the caller points at the line outside this package.
+
+    The first line outside is the user's, however many functions of ours are in between.
+    """
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+PACKAGE = __name__.partition(".")[0]
 P = ParamSpec("P")
 R = TypeVar("R")
 STEP_WORDS = ("lr", "learning_rate", "eta", "step", "step_size")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,11 @@ import numpy as np
 
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Arrived, Command, Job, Joined, Left, Lost
+from asyncsgd.core.validate import positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
 from asyncsgd.tasks.base import Task
+from asyncsgd.trace import Trace
 
 # Threads of the numerical libraries. Too many are expensive: two workers with two threads each on two processors are
 # ten times slower than with one thread each.
@@ -94,6 +97,29 @@ def per_worker(
     return values
 
 
+def checked(
+    workers: int,
+    job_timeout: float | None,
+    start_timeout: float,
+    slowdown: Sequence[float] | Mapping[int, float] | None,
+    min_seconds: Sequence[float] | Mapping[int, float] | None,
+) -> dict[str, Any]:
+    """Return the options that every engine for this many workers has, by name. Raise if one cannot work.
+
+    >>> checked(2, None, 120.0, {1: 10}, None)
+    {'job_timeout': None, 'start_timeout': 120.0, 'slowdown': (1.0, 10.0), 'min_seconds': ()}
+    """
+    if job_timeout is not None:
+        positive("job_timeout", job_timeout)
+    positive("start_timeout", start_timeout)
+    return {
+        "job_timeout": job_timeout,
+        "start_timeout": start_timeout,
+        "slowdown": per_worker("slowdown", slowdown, workers, nothing=1.0),
+        "min_seconds": per_worker("min_seconds", min_seconds, workers, nothing=0.0),
+    }
+
+
 # The rows of data that a job uses, for the trace.
 
 
@@ -162,17 +188,46 @@ class Note:
     message: str | None = None
 
 
-Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """No worker may get another job, for this reason. The run ends as after its last iteration."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """What an answer contained beside the update, for ``Callback.on_reply``. `Arrived` follows if it was a job's."""
+
+    worker: int
+    kind: str
+    """What the worker was asked to do: ``"train"`` or ``"evaluate"``."""
+    records: Any
+
+
+Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note | Replied | Exhausted
 """What a pool can report in ``poll``: events for the server, and facts that only the training loop needs."""
+
+
+LATE = (Note, Replied)
+"""What counts even after the last update. It changes nothing of the model, and is reported only once."""
 
 
 class WorkerPool(ABC):
     """Live workers. Every job ends exactly once: arrived, rejected, failed, lost, cancelled, or lost with its worker.
 
     Use the pool as a context manager: it leaves no process, thread or memory behind.
+
+    See docs/howto/engine.md for the promises of a pool.
     """
 
     dtype: np.dtype[Any]
+    clock: Callable[[], float] = time.monotonic
+    """Seconds on the clock of the run, which the training loop sets before its first poll."""
+
+    def label(self, worker: int) -> str:
+        """Return the worker's name for texts that users read."""
+        return f"worker {worker}"
 
     def allocate(self, n: int) -> Vector:
         """Return the next buffer for a point, in memory that workers can read.
@@ -206,12 +261,16 @@ class WorkerPool(ABC):
         """
         return
 
+    def resumed(self, trace: Trace) -> None:
+        """Learn what happened before a resume: the trace up to the checkpoint. Called before the first command."""
+        return
+
     @abstractmethod
     def retire(self, worker: int) -> None:
         """Remove this worker for good. Its jobs are never reported, and it is not replaced."""
 
-    def finish(self) -> list[Note]:
-        """Return the last notes, once the run is over and no job is wanted. This may take a while."""
+    def finish(self) -> Sequence[Note | Replied]:
+        """Return the last notes and replies, once the run is over and no job is wanted. This may take a while."""
         return []
 
     @abstractmethod
@@ -229,7 +288,10 @@ class WorkerPool(ABC):
 
 @dataclass(frozen=True)
 class Engine(ABC):
-    """A description of the workers to start. It is a frozen value, so that a run can record what it used."""
+    """A description of the workers to start. It is a frozen value, so that a run can record what it used.
+
+    See docs/howto/engine.md for an engine of your own.
+    """
 
     workers: int
 

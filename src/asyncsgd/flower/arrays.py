@@ -9,7 +9,9 @@ along differences make no sense for them:
 Clients receive the median of the carried arrays that clients returned last, so that one dishonest client cannot set it.
 
 Arrays of a reply come from outside. The server checks their claimed shape, dtype and size against the model before it
-uses them, reads them in place, and never allocates memory or unpickles anything because of a claim.
+uses them, reads them in place, and never allocates memory or unpickles anything because of a claim. It is as tolerant
+as Flower's FedAvg where that is safe: any real dtype is converted to the model's, arrays that the model does not have
+are ignored, and arrays that are only numbered ("0", "1", ...) are matched by their order.
 """
 
 from __future__ import annotations
@@ -31,6 +33,12 @@ Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")
 STATISTICS = ("*running_mean", "*running_var")
 """PyTorch's names of BatchNorm statistics."""
+ALL = ("*",)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name matches one of the patterns, in which ``*`` stands for anything."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 Rule = Literal["trained", "statistic", "whole"]
@@ -46,13 +54,24 @@ class Part:
     place: slice | None
     rule: Rule
 
-    def check(self, values: NDArray[Any]) -> None:
-        """Raise `BadReply` for carried values that would break every client."""
+    def carry(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a copy of carried values in this dtype. Raise `BadReply` for values that would break every client."""
+        kind = values.dtype.kind
+        if kind == "f" and not np.isfinite(values).all():
+            raise BadReply(f"array {self.name!r} holds NaN or infinity")
         if self.rule == "statistic":
-            if not np.isfinite(values).all():
-                raise BadReply(f"array {self.name!r} holds NaN or infinity")
             if self.name.endswith("var") and (values < 0).any():
                 raise BadReply(f"array {self.name!r} holds a negative variance")
+            with np.errstate(over="ignore"):
+                kept = values.astype(self.dtype)
+            if not np.isfinite(kept).all():
+                raise BadReply(f"array {self.name!r} holds values beyond {self.dtype}")
+            return kept
+        if self.dtype.kind in "iu" and values.size and kind != "b":
+            limits = np.iinfo(self.dtype)
+            if int(values.min()) < limits.min or int(values.max()) > limits.max:
+                raise BadReply(f"array {self.name!r} holds values beyond {self.dtype}")
+        return (np.rint(values) if kind == "f" else values).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -64,10 +83,14 @@ class Layout:
     """Dtype of the vector: float64 if any array has it, else float32. Other arrays are rounded when they are sent."""
 
     @classmethod
-    def of(cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS) -> Layout:
-        """Return the layout of the initial arrays, which are trusted."""
+    def of(
+        cls, record: Mapping[str, Any], statistics: Sequence[str] = STATISTICS, shared: Sequence[str] = ALL
+    ) -> Layout:
+        """Return the layout of those initial arrays, which are trusted, that match a pattern of ``shared``."""
         rows: list[tuple[str, tuple[int, ...], np.dtype[Any], Rule]] = []
         for name, array in record.items():
+            if not matches(name, shared):
+                continue
             if array.stype != NUMPY:
                 raise BadParameter("initial_arrays", name, f"is serialized as {array.stype}", "pass NumPy arrays")
             dtype, shape = np.dtype(array.dtype), tuple(array.shape)
@@ -76,10 +99,13 @@ class Layout:
             elif dtype.name not in FLOATS:
                 fix = f"pass arrays of {', '.join(FLOATS)}, integers or booleans"
                 raise BadParameter("initial_arrays", name, f"is an array of {dtype}", fix)
-            elif any(fnmatchcase(name, pattern) for pattern in statistics):
+            elif matches(name, statistics):
                 rows.append((name, shape, dtype, "statistic"))
             else:
                 rows.append((name, shape, dtype, "trained"))
+        if record and not rows:
+            fix = f"pass patterns that match some of the arrays: {', '.join(list(record)[:6])}"
+            raise BadParameter("shared", list(shared), "matches no array of the model", fix)
         layout = cls.laid_out(rows)
         if not any(part.place is not None and part.place.stop for part in layout.parts):
             fix = "pass the model's arrays: ArrayRecord(model.state_dict())"
@@ -162,21 +188,68 @@ class Layout:
 
     def keep(self, returned: Arrays) -> dict[str, NDArray[Any]]:
         """Return checked copies of the carried arrays of a reply."""
-        kept = {}
-        for part in self.carried:
-            part.check(returned[part.name])
-            kept[part.name] = returned[part.name].astype(part.dtype)
-        return kept
+        return {part.name: part.carry(returned[part.name]) for part in self.carried}
 
 
 def read_parts(record: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a reply as views. Raise `BadReply` unless they match these parts."""
-    known = {part.name for part in parts}
-    if record.keys() != known:
-        wrong = [f"{name!r:.60} is missing" for name in known if name not in record]
+    """Return the arrays of a reply as views, each in its own dtype. Raise `BadReply` unless they match these parts.
+
+    Other arrays of the record are ignored: a client that keeps some layers to itself may return them all the same.
+    """
+    record = by_position(record, parts)
+    missing = [part.name for part in parts if part.name not in record]
+    if missing:
+        known = {part.name for part in parts}
+        wrong = [f"{name!r:.60} is missing" for name in missing]
         wrong += [f"{name!r:.60} is unknown" for name in record if name not in known]
+        if record and all(name.isdigit() or name == EMPTY for name in record):
+            found = len(record) - (EMPTY in record)
+            raise BadReply(f"the reply has {found} arrays without names, the model has {len(parts)} arrays")
         raise BadReply(f"the arrays are not the model's: {wrong[0]}, {len(wrong)} in all")
-    return {part.name: view(part.name, record[part.name], part.shape, part.dtype) for part in parts}
+    return {part.name: view(part.name, record[part.name], part.shape, part.dtype, convert=True) for part in parts}
+
+
+def by_position(record: Mapping[str, Any], parts: Sequence[Part]) -> Mapping[str, Any]:
+    """Return the arrays under the names of the parts, if one side numbers them ("0", "1", ...) and the other does not.
+
+    Legacy clients, and clients that reply with ``ArrayRecord(list_of_arrays)``, do not know the names of arrays. Their
+    order is that of the message.
+
+    >>> part = Part("weight", (), np.dtype("float32"), slice(0, 1), "trained")
+    >>> by_position({"0": 1.5}, [part])
+    {'weight': 1.5}
+    """
+    names, found = [part.name for part in parts], list(record)
+    numbers = [str(place) for place in range(len(names))]
+    if names == found or len(names) != len(found) or numbers not in (names, found):
+        return record
+    return dict(zip(names, record.values(), strict=True))
+
+
+EMPTY = "_empty"
+"""The only name in the record of a legacy client that returns no arrays."""
+ARRAYS, LEGACY = "arrays", "fitres.parameters"
+"""Names of a reply's record with the model: that of Flower's own strategies, and that of legacy clients."""
+
+
+def model_record(content: Any, layout: Layout) -> tuple[str, Any]:
+    """Return the name and the ``ArrayRecord`` of the model in a reply, or raise `BadReply`.
+
+    It is the record with the name that the server sent, else the only one, else the one that has all arrays.
+    """
+    found = content.array_records
+    for name in (ARRAYS, LEGACY):
+        if name in found:
+            return name, found[name]
+    fitting = list(found.items())
+    if len(fitting) > 1:
+        names = {part.name for part in layout.parts}
+        fitting = [(name, record) for name, record in fitting if names <= record.keys()]
+    if len(fitting) != 1:
+        fix = f"name the record of the model {ARRAYS!r}"
+        raise BadReply(f"the reply has {len(found)} sets of arrays, and {len(fitting)} of them fit the model; {fix}")
+    name, record = fitting[0]
+    return name, record
 
 
 HEADER = 10_000
@@ -185,11 +258,13 @@ NUMPY = "numpy.ndarray"
 """Flower's name of its only serialization."""
 
 
-def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *, convert: bool = False) -> NDArray[Any]:
     """Return the numbers of one Flower array without a copy, if it has this shape, this dtype and the right size.
 
     ``array`` is a ``flwr.app.Array``: .npy bytes, with a dtype and a shape beside them. Both the .npy header and the
-    values beside it must match. Nothing is unpickled, and only the header is copied.
+    values beside it must match. Nothing is unpickled, and only the header is copied. With ``convert`` the array may
+    have any real dtype of at most 8 bytes, which the caller converts, and one number may have any shape. An array of a
+    legacy client has an empty dtype and no shape beside it; then only the header counts.
 
     >>> from types import SimpleNamespace
     >>> lie = SimpleNamespace(dtype="float32", shape=(3,), stype="numpy.ndarray", data=b"")
@@ -200,18 +275,23 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     """
     if array.stype != NUMPY:
         raise BadReply(f"array {name!r} is serialized as {array.stype!r:.40}, not as {NUMPY!r}")
-    if tuple(array.shape) != shape:
-        raise BadReply(f"array {name!r} has shape {_short(tuple(array.shape))}, the model has {shape}")
-    if not _same(array.dtype, dtype):
-        raise BadReply(f"array {name!r} is {array.dtype!r:.40}, the model has {dtype}")
     data: bytes = array.data
-    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    claims = tuple(array.shape), array.dtype
+    if convert and array.dtype == "":
+        header = _header(name, data)
+        claims = header[0], header[2].name
+    if not _fits(claims[0], shape, convert=convert):
+        raise BadReply(f"array {name!r} has shape {_short(claims[0])}, the model has {shape}")
+    if not (_same(claims[1], dtype) or (convert and _real(claims[1]))):
+        raise BadReply(f"array {name!r} is {claims[1]!r:.40}, the model has {dtype}")
+    kind = dtype if _same(claims[1], dtype) else np.dtype(claims[1])
+    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
     if not size < len(data) <= size + HEADER:
         raise BadReply(f"array {name!r} takes {len(data)} bytes, {size} and a header are expected")
-    inner, fortran, kind, start = _header(name, data)
-    if inner != shape or not _same(kind, dtype) or len(data) != start + size:
-        raise BadReply(f"array {name!r} contradicts itself: its header says {_short(inner)} of {kind}")
-    return np.ndarray(shape, kind, buffer=data, offset=start, order="F" if fortran else "C")
+    inner, fortran, found, start = _header(name, data)
+    if inner != claims[0] or not _same(found, kind.newbyteorder("=")) or len(data) != start + size:
+        raise BadReply(f"array {name!r} contradicts itself: its header says {_short(inner)} of {found}")
+    return np.ndarray(shape, found, buffer=data, offset=start, order="F" if fortran else "C")
 
 
 def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
@@ -254,6 +334,20 @@ def _same(claimed: Any, dtype: np.dtype[Any]) -> bool:
         return bool(np.dtype(claimed).newbyteorder("=") == dtype)
     except (TypeError, ValueError):
         return False
+
+
+def _real(claimed: Any) -> bool:
+    """Return whether a claimed dtype holds real numbers that fit into 8 bytes each."""
+    try:
+        dtype = np.dtype(claimed)
+    except (TypeError, ValueError):
+        return False
+    return dtype.kind in "fiub" and dtype.itemsize <= 8
+
+
+def _fits(claimed: tuple[int, ...], shape: tuple[int, ...], *, convert: bool) -> bool:
+    """Return whether a claimed shape is this one. If arrays are converted, one number may have any shape."""
+    return claimed == shape or (convert and set(claimed) <= {1} and set(shape) <= {1})
 
 
 def _short(shape: tuple[int, ...]) -> str:

@@ -5,17 +5,16 @@ Only the polling thread uses this module. Other threads ask for an evaluation th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from asyncsgd.engines.base import Note
-from asyncsgd.flower.clients import WorkerHandle
-from asyncsgd.flower.messages import Means, MessageWriter
+from asyncsgd.flower.clients import Patience, WorkerHandle
+from asyncsgd.flower.messages import MessageWriter, Told
+from asyncsgd.flower.round_rules import RoundRules
+from asyncsgd.flower.rounds import Gathered, RoundLog, describe
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome, Refused
-
-PATIENCE = 10.0
-"""Seconds that clients get for the last evaluation of a run, in addition to twice the longest job so far."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +26,12 @@ class Measured:
 
 
 @dataclass
-class _Round:
-    """The evaluation of one model by the clients that were present when it began."""
+class _Evaluation:
+    """The evaluation of one model by the clients that were chosen when it began."""
 
     iteration: int
     pending: dict[int, tuple[WorkerHandle, ClientMessage]]
-    means: Means = field(default_factory=Means)
+    gathered: Gathered
     failed: int = 0
     why: str = ""
 
@@ -40,99 +39,106 @@ class _Round:
 class Evaluations:
     """Evaluations on clients. A model that comes during another evaluation waits; only the newest one is kept."""
 
-    def __init__(self, messages: MessageWriter) -> None:
-        self._writer = messages
-        self._round: _Round | None = None
+    def __init__(self, messages: MessageWriter, rules: RoundRules, log: RoundLog, clock: Callable[[], float]) -> None:
+        self._writer, self._rules, self._log, self._clock = messages, rules, log, clock
+        self._now: _Evaluation | None = None
         self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
-        self._longest = 0.0
+        self._spent = {"train": 0.0, "evaluate": 0.0}  # seconds that clients took for answers of each kind
+        self._answers = 0
+        self.ending = False
+        """Whether the run is over. Its last model is evaluated however long that takes."""
 
     @property
     def busy(self) -> bool:
         """Whether an evaluation is under way or waits."""
-        return self._round is not None or self._next is not None
+        return self._now is not None or self._next is not None
 
-    @property
-    def patience(self) -> float:
-        """Seconds that clients get for the last evaluation of a run."""
-        return PATIENCE + 2 * self._longest
-
-    def took(self, seconds: float) -> None:
-        """Record how long a job took. An evaluation may have to wait for one."""
-        self._longest = max(self._longest, seconds)
+    def took(self, kind: str, seconds: float) -> None:
+        """Record how long a client took for an answer."""
+        self._spent[kind] += seconds
+        self._answers += kind == "evaluate"
 
     def ask(self, iteration: int, record: Any) -> None:
-        """Evaluate this model next."""
-        self._next = iteration, record
+        """Evaluate this model next. As in Flower, clients do not evaluate the initial model."""
+        if iteration:
+            self._next = iteration, record
 
     def begin(self, handles: Iterable[WorkerHandle]) -> list[WorkerHandle]:
-        """Queue the messages of the next evaluation, unless one is under way. Return the clients to send to."""
-        if self._round is not None or self._next is None:
+        """Queue the messages of the next evaluation, unless one is under way. Return the clients to send to.
+
+        An evaluation that would take too much of the clients' time is left out.
+        """
+        if self._now is not None or self._next is None:
             return []
         free = [handle for handle in handles if handle.current is None or handle.current.kind != "evaluate"]
         if not free:
             return []
         (iteration, record), self._next = self._next, None
-        messages = {handle.number: (handle, self._writer.evaluate(handle, iteration, record)) for handle in free}
-        self._round = _Round(iteration, messages)
+        chosen = self._rules.choose(free, iteration)
+        if not chosen or not (self.ending or self._affordable(len(chosen))):
+            return []
+        messages = {handle.number: (handle, self._writer.evaluate(handle, iteration, record)) for handle in chosen}
+        self._now = _Evaluation(iteration, messages, self._log.gathered("evaluate"))
         for handle, message in messages.values():
             handle.waiting.appendleft(message)  # first in the queue: many jobs may wait for a slow client
-        return free
+        return chosen
+
+    def _affordable(self, clients: int) -> bool:
+        if self._rules.share is None or not self._answers:
+            return True
+        after = self._spent["evaluate"] * (1 + clients / self._answers)
+        return after <= self._rules.share * (self._spent["train"] + after)
 
     def answered(self, message: ClientMessage, outcome: Outcome) -> list[Note]:
         """Record an answer. Return a note if it was the last one."""
-        here = self._round
+        here = self._now
         if here is None or message.number != here.iteration or message.worker not in here.pending:
             return []
         match outcome:
-            case Good(value=reported) if reported is not None:
-                here.means.add(message.worker, reported)
-            case Good():
-                here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
+            case Good(value=Told() as told, seconds=seconds):
+                who = here.pending[message.worker][0].title
+                self._log.evaluated(here.iteration, who, told, seconds, self._clock())
+                here.gathered.add(message.worker, told)
+                if told.metrics is None:
+                    here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
             case Refused(reason=why) | ErrorReply(reason=why):
                 here.failed, here.why = here.failed + 1, why
         return self.gone(message.worker)
 
     def gone(self, worker: int) -> list[Note]:
         """Stop waiting for this client. Return a note if it was the last one."""
-        if self._round is None:
+        if self._now is None:
             return []
-        if (found := self._round.pending.pop(worker, None)) is not None:
+        if (found := self._now.pending.pop(worker, None)) is not None:
             handle, message = found
             handle.drop(message)
-        return [] if self._round.pending else self.close()
+        return [] if self._now.pending else self.close()
 
     def silent(self, worker: int, seconds: float) -> list[Note]:
         """Count this client as failed, as it was given up. Return a note if it was the last one."""
-        if self._round is not None and worker in self._round.pending:
-            self._round.failed, self._round.why = self._round.failed + 1, f"no answer in {seconds:.0f} s"
+        if self._now is not None and worker in self._now.pending:
+            self._now.failed, self._now.why = self._now.failed + 1, f"no answer in {seconds:.0f} s"
         return self.gone(worker)
+
+    def overdue(self, now: float, ended: float, patience: Patience) -> list[Note]:
+        """Give up clients that take too long, once the run has ended at the time ``ended``. Return notes about it.
+
+        A client may still compute a job that is not wanted any more; only then does its evaluation begin. It gets a
+        few times its usual time for each.
+        """
+        notes: list[Note] = []
+        for worker, (handle, _) in list(self._now.pending.items()) if self._now is not None else ():
+            current = handle.current
+            began, kind = (ended, "evaluate") if current is None else (current.sent_at, current.kind)
+            if now - began > (limit := patience.last(worker, kind)):
+                notes += self.silent(worker, limit)
+        return notes
 
     def close(self) -> list[Note]:
         """End the evaluation without the missing answers, and return a note about it."""
-        if self._round is None:
+        if self._now is None:
             return []
-        done, self._round = self._round, None
-        row = {"kind": "evaluate", "at": done.iteration, "failed": done.failed, **done.means.row()}
-        return [Note("client_metrics", row, f"clients, model of iteration {done.iteration}: {describe(row, done.why)}")]
-
-
-def training_note(means: Means) -> Note:
-    """Return a note with the metrics that clients reported about their training."""
-    row = {"kind": "train", **means.row()}
-    return Note("client_metrics", row, f"clients, training: {describe(row)}")
-
-
-def describe(row: dict[str, Any], why: str = "") -> str:
-    """Return a line about the metrics of clients.
-
-    >>> from asyncsgd.flower.messages import ReportedMetrics
-    >>> means = Means()
-    >>> means.add(0, ReportedMetrics(10.0, {"accuracy": 0.5}))
-    >>> describe({**means.row(), "failed": 1}, "no data")
-    'accuracy 0.5 (1 client, 10 examples; 1 failed: no data)'
-    """
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in list(row["metrics"].items())[:6]) or "no numbers"
-    who = f"{row['clients']} client{'s' * (row['clients'] != 1)}, {row['examples']:.0f} examples"
-    reason = why.splitlines()[-1] if why else "no error message"
-    failed = f"; {row['failed']} failed: {reason}" if row.get("failed") else ""
-    return f"{shown} ({who}{failed})"
+        done, self._now = self._now, None
+        number = self._rules.of_model(done.iteration)
+        row = {"kind": "evaluate", "round": number, "at": done.iteration, "failed": done.failed, **done.gathered.row()}
+        return [Note("client_metrics", row, f"round {number}, evaluated by clients: {describe(row, done.why)}")]

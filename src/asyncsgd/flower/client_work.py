@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import SPEED, Gradient, GradientOf, LocalSteps, Tools, Work
+from asyncsgd.flower.round_rules import Config
 
 STEPS = "steps"
 """Name of the number of local steps in the configuration of a job."""
@@ -37,11 +36,11 @@ class ClientWork(Work):
         return gradient(x, worker, seed)
 
 
-def for_clients(method: Method, train_config: Mapping[str, Any]) -> tuple[Method, list[str]]:
+def for_clients(method: Method, train_config: Config) -> tuple[Method, list[str]]:
     """Return the method with the work that ClientApps do, and notes about what changed."""
     work, compressed = method.work, method.up is not None or method.down is not None
     if isinstance(work, LocalSteps):
-        if STEPS in train_config:
+        if not callable(train_config) and STEPS in train_config:  # a function is checked at every job
             fix = "leave it out of train_config, or use a method without .local(...)"
             raise BadParameter(f"train_config[{STEPS!r}]", train_config[STEPS], "is set by the method", fix)
         if work.state == "kept":

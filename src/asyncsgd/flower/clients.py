@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,8 +20,9 @@ from typing import Any
 
 from asyncsgd._files import write_text
 from asyncsgd.engines.base import Note
-from asyncsgd.flower.engine import Clients
-from asyncsgd.flower.sender import ClientMessage, RunEnded, clean
+from asyncsgd.flower.legacy import ClientFormat, Formats
+from asyncsgd.flower.round_rules import ClientName
+from asyncsgd.flower.sender import ClientMessage, Outcome, RunEnded, clean
 
 # --------------------------------------------------------------------------------------------------------------
 # Which clients are connected, and which worker number each of them has.
@@ -90,6 +91,22 @@ class ClientNumbers:
         return self._rows[worker]["node"]
 
 
+def connected(grid: Any, needed: int, note: Callable[[str], None]) -> int:
+    """Wait until enough clients are connected; return how many there are once two lists in a row have the same number.
+
+    Nodes connect one by one, so the first list that has enough of them may not have all.
+    """
+    seen, reminder = -1, Reminder(needed)
+    while True:
+        here = len(list(grid.get_nodes()))
+        if here == seen >= needed:
+            return here
+        for reminded in reminder.due(time.monotonic(), present=False, online=here):
+            note(str(reminded.message))
+        seen = here
+        time.sleep(OFTEN)
+
+
 OFTEN, SELDOM = 0.2, 1.0
 """Seconds between two lists of nodes: before the run begins, and after."""
 REMIND = 60.0
@@ -155,6 +172,9 @@ LEAST = 60.0
 """Seconds that a client always gets: short jobs vary a lot, and a client may be restarted during one."""
 FIRST = 600.0
 """Seconds that a client gets at least for its first answer: it may have to load libraries and data."""
+LEAST_END, END_MULTIPLE, LONGEST_END, UNKNOWN = 2.0, 3.0, 60.0, 10.0
+"""At the end of a run a client gets 2 s and 3 times its usual time, at most a minute; 10 s if no client has a usual
+time yet."""
 ANSWERS = 21
 """Number of last answers whose median is a client's usual time. It follows a client that becomes slower."""
 
@@ -162,8 +182,8 @@ ANSWERS = 21
 class Patience:
     """How long each client usually takes, for training and evaluation separately, and how long it may take."""
 
-    def __init__(self, rules: Clients) -> None:
-        self._multiple, self._timeout = rules.patience, rules.timeout
+    def __init__(self, multiple: float | None, timeout: float) -> None:
+        self._multiple, self._timeout = multiple, timeout
         self._took: dict[tuple[str, int], deque[float]] = defaultdict(lambda: deque(maxlen=ANSWERS))
         self._medians: dict[str, dict[int, float]] = {"train": {}, "evaluate": {}}
 
@@ -172,6 +192,22 @@ class Patience:
         answers = self._took[kind, worker]
         answers.append(seconds)
         self._medians[kind][worker] = median(answers)
+
+    def usual(self, worker: int, kind: str) -> float | None:
+        """Return the median of this client's last answers, else that of the slowest other client, else None."""
+        medians = self._medians[kind]
+        return medians[worker] if worker in medians else max(medians.values(), default=None)
+
+    def last(self, worker: int, kind: str) -> float:
+        """Return the seconds that a client gets once the run is over and its evaluation alone is still missing.
+
+        This is a few times its own usual time: whoever answers at all answers by then, and a client that never does
+        must not hold the end of a run. An evaluation is expected to take no longer than training if none has ended.
+        """
+        usual = self.usual(worker, kind)
+        if usual is None:
+            usual = self.usual(worker, "train")
+        return UNKNOWN if usual is None else min(LONGEST_END, LEAST_END + END_MULTIPLE * usual)
 
     def allowed(self, worker: int, kind: str) -> float:
         """Return the seconds that a client may take now; infinity if only Flower's own time-out counts.
@@ -182,13 +218,14 @@ class Patience:
         """
         if self._multiple is None:
             return math.inf
-        medians = self._medians[kind]
-        usual = medians[worker] if worker in medians else max(medians.values(), default=0.0)
-        least = LEAST if worker in medians else FIRST
+        usual = self.usual(worker, kind) or 0.0
+        least = LEAST if worker in self._medians[kind] else FIRST
         allowed = max(least, min(self._multiple * usual, (usual + self._timeout) / 2))
         return allowed if allowed < self._timeout else math.inf
 
 
+LONGEST_NAME = 80
+"""Largest number of characters of a client's name."""
 LONGEST = 6
 """The pause of a client that keeps failing doubles at most this often."""
 
@@ -196,8 +233,11 @@ LONGEST = 6
 class WorkerHandle:
     """One client. Only the pool changes it."""
 
-    def __init__(self, number: int, node: int) -> None:
+    def __init__(self, number: int, node: int, formats: Formats, name: str = "", simulated: bool = False) -> None:
         self.number, self.node = number, node
+        self.format = ClientFormat(formats)
+        self.registered = bool(name)  # whether the operator named the node; else the client may name itself
+        self._name, self._simulated = clean(name)[:LONGEST_NAME], simulated
         self.online = True
         self.left_at = 0.0
         self.doubtful = False  # an error reply said that it is offline; the list of nodes has not confirmed it
@@ -214,6 +254,22 @@ class WorkerHandle:
         self.undecided = -1  # the job whose update was reported, until the server's verdict is known
 
     @property
+    def title(self) -> ClientName:
+        """The names of the client, as they are known now."""
+        return ClientName(self.number, self.node, self._name, self._simulated)
+
+    def introduce(self, node: str) -> Note:
+        """Return the note that maps the client's number to its node and its name."""
+        return Note("client", {"worker": self.number, "node": node, "name": self._name})
+
+    def rename(self, name: str) -> bool:
+        """Take the name that the client reports, unless the operator named it. Return whether its name changed."""
+        if self.registered or not name or name == self._name:
+            return False
+        self._name = name
+        return True
+
+    @property
     def out(self) -> bool:
         """Whether the client is left out now."""
         return self.back_at is not None or self.silent_since is not None
@@ -228,7 +284,19 @@ class WorkerHandle:
             return None
         self.current = self.waiting.popleft()
         self.current.joins, self.current.applied = self.joins, self.applied
+        self.current.legacy = self.format.legacy
         return self.current
+
+    def sends_again(self, message: ClientMessage, outcome: Outcome) -> bool:
+        """Return whether the client did not understand the format of a message, which is then queued again.
+
+        The same message object is sent, so the pool's records of a job or an evaluation stay as they are.
+        """
+        if not self.format.learn(message, outcome) or not message.wanted:
+            return False
+        message.repeat()
+        self.waiting.appendleft(message)
+        return True
 
     def judged(self, job: int, applied: bool) -> None:
         """Record the server's verdict on an update. A verdict from before the client left has no effect."""
@@ -246,6 +314,7 @@ class WorkerHandle:
         """Drop the client's training messages, as it is left out or gone. What it remembers starts afresh."""
         self.left_at = now
         self.joins, self.applied, self.undecided = self.joins + 1, -1, -1
+        self.format.doubt()
         for message in (self.current, *self.waiting):
             if message is not None and message.kind == "train":
                 message.wanted = False
@@ -258,7 +327,7 @@ class WorkerHandle:
         self.back_at = time.monotonic() + pause
         self.left_out += pause
         last = why.strip().splitlines()[-1] if why.strip() else "no error message"
-        what = f"client {self.number} is left out for {pause:g} s after repeated failures; the last was: {last}"
+        what = f"{self.title} is left out for {pause:g} s after repeated failures; the last was: {last}"
         bias = "meanwhile the model leans towards the data of the other clients"
         return Note("left_out", {"worker": self.number, "pause": pause, "reason": last}, f"{what}; {bias}")
 
@@ -266,10 +335,16 @@ class WorkerHandle:
         """Leave the client out until it answers. Return the note about it."""
         self.silent_since = time.monotonic()
         reason = f"no answer to {what} in {seconds:.0f} s"
-        text = f"client {self.number} is left out until it answers: {reason}"
+        text = f"{self.title} is left out until it answers: {reason}"
         bias = "meanwhile the model leans towards the data of the other clients"
         details = {"worker": self.number, "allowed": seconds, "reason": reason}
         return Note("silent", details, f"{text}; {bias}")
+
+    def welcome_back(self, now: float) -> bool:
+        """End the pause of a client if it is over. Return whether it was."""
+        over = self.back_at is not None and self.back_at <= now
+        self.back_at = None if over else self.back_at
+        return over
 
     def answered(self) -> bool:
         """Record that the client answered, or is offline. Return whether it had been given up."""
@@ -287,10 +362,12 @@ class WorkerHandle:
 
 def bias(handles: Iterable[WorkerHandle]) -> list[Note]:
     """Return a note about the clients that were left out for a while, if there are any."""
+    handles = list(handles)
+    titles = {handle.number: handle.title for handle in handles}
     out = {handle.number: handle.was_left_out() for handle in handles if handle.left_out or handle.out}
     if not out:
         return []
     worst = max(out, key=lambda worker: out[worker])
-    text = f"{len(out)} of the clients were left out for a while, client {worst} for {out[worst]:.0f} s"
+    text = f"{len(out)} of the clients were left out for a while, {titles[worst]} for {out[worst]:.0f} s"
     details = {"left_out": {str(worker): out[worker] for worker in out}}
     return [Note("bias", details, f"{text}: the model leans towards the data of the others")]

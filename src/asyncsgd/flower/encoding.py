@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from asyncsgd.compiled.compression import fast
 from asyncsgd.core.compression import NAMES, Compression, Message
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
-from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, npy_bytes, read_parts
+from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, npy_bytes, read_parts, view
 
 TERMS = "asyncsgd"
 """Name of the record with the terms of a job, of the record in a reply, and of the mod's record in a node's state."""
@@ -161,15 +160,14 @@ class Coding:
         return self._up is not None or self._down is not None
 
     @property
+    def encodes_models(self) -> bool:
+        """Whether the server compresses models."""
+        return self._down is not None
+
+    @property
     def encodes_updates(self) -> bool:
         """Whether clients compress their updates, and so keep a memory."""
         return self._up is not None
-
-    @cached_property
-    def _parts(self) -> tuple[Part, ...]:
-        """The arrays that a compressed reply consists of."""
-        assert self._up is not None
-        return (*self._layout.carried, byte_part(UPDATE, self._up, self._layout))
 
     def terms(self, memory: str, job: int, applied: int) -> Any:
         """Return the record of terms of a job."""
@@ -199,5 +197,6 @@ class Coding:
         if said != spell(self._up):
             fix = "call asgd.flower.compress_mod() without options, or with those of the method"
             raise BadReply(f"the update is compressed as {said!r:.100}, the server expects {spell(self._up)}; {fix}")
-        arrays = read_parts(record, self._parts)
-        return decode(self._up, arrays.pop(UPDATE), self._layout), arrays
+        part = byte_part(UPDATE, self._up, self._layout)
+        arrays = read_parts(record, self._layout.carried)
+        return decode(self._up, view(UPDATE, record[UPDATE], part.shape, part.dtype), self._layout), arrays

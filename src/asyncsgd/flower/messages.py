@@ -15,16 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd.core.errors import BadReply, NotFinite
+from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
-from asyncsgd.flower.arrays import Arrays
+from asyncsgd.flower.arrays import Arrays, model_record
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
-from asyncsgd.flower.sender import ClientMessage
+from asyncsgd.flower.legacy import legacy_content, legacy_metrics, numbered
+from asyncsgd.flower.round_rules import Config
+from asyncsgd.flower.sender import ClientMessage, clean
 from asyncsgd.flower.task import Memory
+from asyncsgd.flower.weights import EXAMPLES, read_examples
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
@@ -33,7 +36,7 @@ MOST = 100
 """Largest number of metrics in one reply. A reply with more is not averaged."""
 LONGEST = 80
 """Largest number of characters in a metric's name."""
-EXAMPLES, LARGEST = 1e9, 1e100
+MOST_EXAMPLES, LARGEST = 1e9, 1e100
 """Largest credible number of examples, and of a metric. A reply beyond them is not averaged: it would outweigh all."""
 
 
@@ -45,7 +48,7 @@ class ReportedMetrics:
     values: dict[str, float]
 
 
-def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetrics | None:
+def read_metrics(records: Mapping[str, Any], weighted_by: str | None) -> ReportedMetrics | None:
     """Return the metrics of a reply, with lists spread out as ``name.0``, ``name.1``; None if they cannot be averaged.
 
     The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside:
@@ -64,14 +67,14 @@ def read_metrics(records: Mapping[str, Any], weighted_by: str) -> ReportedMetric
                 found[f"{name}.{place}" if several else name] = number
             if len(found) > MOST:
                 return None
-    weight = found.pop(weighted_by, 1.0)
+    weight = 1.0 if weighted_by is None else found.pop(weighted_by, 1.0)
     names = all(len(name) <= LONGEST and name.isprintable() for name in found)
     try:
         values = {name: float(number) for name, number in found.items()}
         weight = float(weight)
     except (TypeError, ValueError, OverflowError):
         return None
-    if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= EXAMPLES:
+    if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= MOST_EXAMPLES:
         return None  # also for NaN, as every comparison with it is false
     return ReportedMetrics(weight, values) if values else None
 
@@ -119,6 +122,41 @@ class Means:
         }
 
 
+NAME = "name"
+"""A client may report its name as this text of a ``ConfigRecord`` in its replies."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a reply reports beside its arrays."""
+
+    metrics: ReportedMetrics | None
+    """None if the metrics cannot be averaged."""
+    records: Any = None
+    """A ``RecordDict`` of the reply's metrics, for a user's aggregation function; None if they are too many."""
+    lists: tuple[str, ...] = ()
+    """Names of the metrics that are lists."""
+    name: str = ""
+    """The name by which the client calls itself."""
+
+
+def hear(content: Any, weighted_by: str | None, legacy: Mapping[str, Any] | None = None) -> Told:
+    """Return what a reply reports. A client cannot make the server keep more than `MOST` numbers of it.
+
+    ``legacy`` are the metrics of a reply in Flower's legacy format.
+    """
+    from flwr.app import MetricRecord, RecordDict
+
+    records = dict(content.metric_records) if legacy is None else {"metrics": MetricRecord(dict(legacy))}
+    lists = [name for record in records.values() for name, value in record.items() if isinstance(value, list)]
+    sizes = [len(value) if isinstance(value, list) else 1 for record in records.values() for value in record.values()]
+    few = sum(sizes) <= MOST and all(len(name) <= LONGEST for record in records.values() for name in record)
+    named = [record[NAME] for record in content.config_records.values() if isinstance(record.get(NAME), str)]
+    name = clean(named[0][:LONGEST]).replace("\n", " ").strip() if named else ""
+    reported = read_metrics(records, weighted_by)
+    return Told(reported, RecordDict(records) if few else None, tuple(lists) if reported else (), name)
+
+
 SHARED = 2
 """Number of versions whose records are cached. Jobs of one version share a record, as it is costly to build."""
 
@@ -129,6 +167,7 @@ class MessageWriter:
     def __init__(self, engine: Flower, memory: Memory, like: Vector, *, steps: bool = False) -> None:
         self._engine, self._layout, self._rules = engine, engine.layout, engine.clients
         self._memory, self._like, self._steps = memory, like, steps
+        self._bound = None if self._rules.max_norm == "auto" else self._rules.max_norm
         self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
         self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
@@ -136,35 +175,52 @@ class MessageWriter:
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
         job, point = assign.job, assign.point
-        config = {**self._engine.train_config, STEPS: job.steps} if self._steps else self._engine.train_config
+        number = self._engine.rounds.of_job(job.iteration)
+        config = configured("train_config", self._engine.train_config, number, handle)
+        if self._steps:
+            if STEPS in config:
+                fix = "leave it out of train_config, or use a method without .local(...)"
+                raise BadParameter(f"train_config[{STEPS!r}]", config[STEPS], "is set by the method", fix)
+            config = {**config, STEPS: job.steps}
 
         def content() -> Any:
-            made = _content(self._record((job.version, assign.slot), point), config, job.version + 1)
+            record = self._record((job.version, assign.slot), point)
+            if message.legacy and not self._coding.encodes_models:  # else the mod numbers the arrays
+                record = numbered(record)
+            made = self._content(message, record, config, number)
             if self._coding.used:
                 made[TERMS] = self._coding.terms(f"{self._start}-{message.joins}", job.id, message.applied)
             return made
 
-        def read(content: Any) -> tuple[Vector, Arrays, ReportedMetrics | None]:
-            return self._read(content, point, handle.number, job.id)
+        def read(content: Any) -> tuple[Vector, Arrays, Told]:
+            found = self._read(content, point, message)
+            if self._rules.max_norm == "auto":
+                message.length = norm(found[0])  # the pool compares it with the bound, in the order of arrivals
+            return found
 
         message = ClientMessage(
-            handle.number, handle.node, "train", f"job-{job.id}", content, self._rules.timeout, read, job.id
+            handle.number, handle.node, "train", f"job-{job.id}", content, self._engine.timeout, read, job.id
         )
         return message
 
     def evaluate(self, handle: WorkerHandle, iteration: int, record: Any) -> ClientMessage:
         """Return the message that asks a client to evaluate a model."""
+        number = self._engine.rounds.of_model(iteration)
+        config = configured("evaluate_config", self._engine.evaluate_config or {}, number, handle)
 
         def content() -> Any:
-            return _content(record, self._engine.evaluate_config or {}, iteration)
+            return self._content(message, numbered(record) if message.legacy else record, config, number)
 
-        def read(content: Any) -> ReportedMetrics | None:
-            return read_metrics(content.metric_records, self._rules.weighted_by)
+        def read(content: Any) -> Told:
+            message.records = content
+            weighted_by = self._rules.weighted_by
+            return hear(content, weighted_by, legacy_metrics(content, "evaluate", weighted_by or EXAMPLES))
 
         group = f"evaluate-{iteration}-{handle.number}"
-        return ClientMessage(
-            handle.number, handle.node, "evaluate", group, content, self._rules.timeout, read, iteration
+        message = ClientMessage(
+            handle.number, handle.node, "evaluate", group, content, self._engine.timeout, read, iteration
         )
+        return message
 
     def _record(self, key: tuple[int, int], point: Vector) -> Any:
         record = self._records.get(key)
@@ -174,26 +230,29 @@ class MessageWriter:
                 self._records.popitem(last=False)
         return record
 
-    def _read(
-        self, content: Any, point: Vector, worker: int, job: int
-    ) -> tuple[Vector, Arrays, ReportedMetrics | None]:
-        if len(content.array_records) != 1:
-            raise BadReply(f"the reply has {len(content.array_records)} sets of arrays, one is expected")
-        update, arrays = self._unpack(content, next(iter(content.array_records.values())), point)
+    def _read(self, content: Any, point: Vector, message: ClientMessage) -> tuple[Vector, Arrays, Told]:
+        reported = legacy_metrics(content, "train", self._rules.weighted_by or EXAMPLES)
+        name, record = model_record(content, self._layout)
+        update, arrays = self._unpack(content, record, point)
+        worker, job = message.worker, message.number
         try:
             check_update(update, self._like, worker, job)
         except NotFinite as error:
             raise BadReply("the arrays hold NaN or infinity") from error
-        if self._rules.max_norm is not None:
+        if self._bound is not None:
             self._check_length(norm(update), "the update")
         carried = self._layout.keep(arrays)
-        if self._rules.max_norm is not None:
+        if self._bound is not None:
             for part in self._layout.carried:
                 if part.rule == "statistic":
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
-        return update, carried, read_metrics(content.metric_records, self._rules.weighted_by)
+        message.records = others(content, name)
+        told = hear(content, self._rules.weighted_by, reported)
+        metrics = content.metric_records if reported is None else {"metrics": reported}
+        message.examples = read_examples(metrics, self._rules.weighted_by)
+        return update, carried, told
 
     def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:
         """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
@@ -205,12 +264,44 @@ class MessageWriter:
         return self._layout.difference(self._coding.start(point), arrays), arrays
 
     def _check_length(self, length: float, what: str) -> None:
-        bound = self._rules.max_norm
-        if bound is not None and length > bound:
-            raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {bound:g}")
+        if self._bound is not None and length > self._bound:
+            raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {self._bound:g}")
+
+    def _content(self, message: ClientMessage, record: Any, config: Any, number: int) -> Any:
+        from flwr.app import ConfigRecord, RecordDict
+
+        if message.legacy:
+            return legacy_content(message.kind, record, config, number)
+        rules = self._engine.rounds
+        return RecordDict(
+            {rules.arrays_key: record, rules.config_key: ConfigRecord({**config, "server-round": number})}
+        )
 
 
-def _content(record: Any, config: Any, number: int) -> Any:
-    from flwr.app import ConfigRecord, RecordDict
+def others(content: Any, model: str) -> Any:
+    """Return the records of a reply, without that of the model and those of the mod that compresses."""
+    from flwr.app import RecordDict
 
-    return RecordDict({"arrays": record, "config": ConfigRecord({**config, "server-round": number})})
+    return RecordDict({name: record for name, record in content.items() if name not in (model, TERMS)})
+
+
+def configured(argument: str, given: Config, number: int, handle: WorkerHandle) -> dict[str, Any]:
+    """Return the configuration of one message. The polling thread calls this, so a user's function needs no lock."""
+    if not callable(given):
+        return dict(given)
+    return sendable(argument, given(number, handle.title))
+
+
+def sendable(name: str, given: Any) -> dict[str, Any]:
+    """Return a configuration for clients as a dict. Raise `BadParameter` if Flower cannot send it."""
+    from flwr.app import ConfigRecord
+
+    if not isinstance(given, Mapping):
+        raise BadParameter(name, given, f"is a {type(given).__name__}", 'pass a dict such as {"lr": 0.1}')
+    for key, value in given.items():
+        try:
+            ConfigRecord({key: value})
+        except (TypeError, ValueError) as error:
+            fix = "pass numbers, strings, bytes, booleans, or lists of one of them"
+            raise BadParameter(f"{name}[{key!r}]", value, "cannot be sent by Flower", fix) from error
+    return dict(given)

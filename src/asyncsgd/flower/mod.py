@@ -17,8 +17,9 @@ from asyncsgd.core.errors import BadMessage, BadReply
 from asyncsgd.core.vectors import Vector, is_finite
 from asyncsgd.core.work import Encoded, Gradient
 from asyncsgd.core.worker import WorkerState
-from asyncsgd.flower.arrays import NUMPY, npy_bytes, read_parts, view
+from asyncsgd.flower.arrays import NUMPY, by_position, model_record, npy_bytes, read_parts, view
 from asyncsgd.flower.encoding import MODEL, TERMS, UPDATE, Terms, byte_array, byte_part, decode, shown, spell
+from asyncsgd.flower.legacy import FIT, legacy_metrics, numbered
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -98,11 +99,15 @@ def _open(message: Message, terms: Terms) -> Vector:
     from flwr.app import RecordDict
 
     content = {name: record for name, record in message.content.items() if name != TERMS}
-    layout, arrays = terms.layout, content["arrays"]
+    if len(message.content.array_records) != 1:
+        raise BadMessage(f"the job has {len(message.content.array_records)} sets of arrays, one is expected")
+    [(key, arrays)] = message.content.array_records.items()  # the server chooses the key
+    layout = terms.layout
     if terms.down is not None:
         found = read_parts(arrays, (*layout.carried, byte_part(MODEL, terms.down, layout)))
         x = decode(terms.down, found.pop(MODEL), layout)
-        content["arrays"] = layout.join(x, found)
+        record = layout.join(x, found)
+        content[key] = numbered(record) if key == FIT else record
     else:
         x = layout.gather(layout.read(arrays))
     message.content = RecordDict(content)  # a new one: in a simulation, messages to several clients share records
@@ -114,9 +119,8 @@ def _compress(reply: Message, context: Context, terms: Terms, up: Compression, s
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     layout = terms.layout
-    if len(reply.content.array_records) != 1:
-        raise BadReply(f"the ClientApp returned {len(reply.content.array_records)} sets of arrays, one is expected")
-    [(name, record)] = reply.content.array_records.items()
+    legacy_metrics(reply.content, "train", "")  # raises if a legacy client reports a failure
+    name, record = model_record(reply.content, layout)
     arrays = layout.read(record)
     update = layout.difference(start, arrays) if terms.replies == "models" else layout.gather(arrays)
     if not is_finite(update):
@@ -125,7 +129,8 @@ def _compress(reply: Message, context: Context, terms: Terms, up: Compression, s
     left = _remembered(context.state, terms)
     if left is not None:
         worker.continue_from(left)
-    encoded = ArrayRecord({part.name: record[part.name] for part in layout.carried})
+    carried = by_position(record, layout.parts)
+    encoded = ArrayRecord({part.name: carried[part.name] for part in layout.carried})
     encoded[UPDATE] = byte_array(worker.encode(update))
     _remember(context.state, terms, worker)
     content = {**reply.content, name: encoded, TERMS: ConfigRecord({"up": spell(up)})}

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from asyncsgd.core.errors import EngineError
 from asyncsgd.core.events import Arrived, Assign, Command, Lost
 from asyncsgd.core.vectors import Vector
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Note, Replied, Report, WorkerPool
 from asyncsgd.engines.lifecycle import Attendance
+from asyncsgd.flower.allowance import Allowance
 from asyncsgd.flower.arrays import Arrays
-from asyncsgd.flower.client_evaluation import Evaluations, Measured, training_note
+from asyncsgd.flower.client_evaluation import Evaluations, Measured
 from asyncsgd.flower.clients import (
     SELDOM,
     ClientNumbers,
@@ -37,31 +38,21 @@ from asyncsgd.flower.clients import (
     bias,
     is_simulated,
 )
-from asyncsgd.flower.encoding import FIX
-from asyncsgd.flower.messages import Means, MessageWriter
-from asyncsgd.flower.sender import (
-    EXPIRED,
-    OFFLINE,
-    UNDELIVERED,
-    ClientMessage,
-    ErrorReply,
-    Good,
-    NotBuilt,
-    NotStored,
-    Outcome,
-    Refused,
-    RunEnded,
-    Sender,
-    meaning,
-)
+from asyncsgd.flower.legacy import Formats
+from asyncsgd.flower.messages import MessageWriter, Told
+from asyncsgd.flower.outcomes import failure
+from asyncsgd.flower.reply_checks import ReplyChecks
+from asyncsgd.flower.rounds import RoundLog
+from asyncsgd.flower.sender import EXPIRED, OFFLINE, ClientMessage, ErrorReply, Fatal, Good, Outcome, RunEnded, Sender
 from asyncsgd.flower.task import Memory
+from asyncsgd.flower.weights import EXAMPLES
+from asyncsgd.trace import Trace
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
-LAST = 60.0
-"""Longest wait at the end of a run for clients that evaluate, in seconds."""
-SENT_COMPRESSED = f"The model was sent compressed: if the client has no mod that decodes it, {FIX}."
+LAST, SOON = 60.0, 0.2
+"""Seconds for which the end of a run waits for clients that evaluate, at most, and between two looks at them."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -77,18 +68,20 @@ class FlowerPool(WorkerPool):
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
-        self._evaluations = Evaluations(self._writer)
-        self._patience = Patience(self._rules)
+        self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
+        self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
+        self._patience = Patience(self._rules.patience, engine.timeout)
+        self._checks = ReplyChecks(self._rules)
+        self._allowance = Allowance(self._rules.max_updates, engine.accountant)
         self._handles: dict[int, WorkerHandle] = {}
+        self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
         self._attendance = Attendance()
-        self._train_means = Means()  # of the metrics that clients reported since the last evaluation
+        self._told: dict[int, tuple[Told, float]] = {}  # job -> what its reply reports, and its seconds
         self._seen = -1  # number of connected nodes in the last list
-        self._reminder = Reminder(engine.workers)
+        self._reminder = Reminder(engine.needed)
         self._fatal: EngineError | None = None
         self._closed = False
-        self.history: list[dict[str, Any]] = []
-        """The averaged metrics of clients, in order."""
         self._presence = PresenceWatcher(engine.grid, self._inbox)
 
     # ------------------------------------------------------------------------------------------ for the run
@@ -97,8 +90,11 @@ class FlowerPool(WorkerPool):
         job = command.job
         handle = self._handles.get(job.worker)
         if isinstance(command, Assign):
-            # If the client is not present, the server is about to read that it left, and drops the job itself.
-            if handle is not None and job.worker in self._attendance.present:
+            # If the client is not present, the server is about to read that it left, and drops the job itself. After
+            # the last arrival no client should begin another job: it would evaluate the last model only after that.
+            self.log.hand_out(job.iteration)
+            present = job.worker in self._attendance.present
+            if handle is not None and present and not self._engine.rounds.over(job.iteration):
                 message = self._live[job.id] = self._writer.train(handle, command)
                 handle.waiting.append(message)
                 self._send(handle)
@@ -117,6 +113,7 @@ class FlowerPool(WorkerPool):
         self._memory.save(now)
         self._evaluate()
         self._drain(0.0 if self._attendance.pending else timeout)
+        self._allowance.end(self._attendance, self._online)
         self._give_up()  # last, after all replies: time for which the server was busy must not count for a client
         return self._attendance.take()
 
@@ -124,10 +121,25 @@ class FlowerPool(WorkerPool):
         assert report.worker is not None
         handle = self._handles[report.worker]
         handle.judged(report.job, applied)
+        told, seconds = self._told.pop(report.job, (Told(None), report.seconds or 0.0))
+        self._note(self.log.arrived(handle.title, told, seconds, self.clock()))
+        self._note(self._allowance.used(handle.number, applied))
+        if not self._allowance.admits(handle.number):
+            self._leave(handle)
+        if self._allowance.reopened():
+            self._join()
         self._send(handle)
+
+    def resumed(self, trace: Trace) -> None:
+        self._allowance.resumed(trace)
+
+    def label(self, worker: int) -> str:
+        handle = self._handles.get(worker)
+        return f"client {worker}" if handle is None else str(handle.title)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
+        self._told.clear()
         for handle in self._handles.values():
             if handle.undecided >= 0:
                 handle.judged(handle.undecided, applied=False)
@@ -145,23 +157,26 @@ class FlowerPool(WorkerPool):
         self._attendance.retire(worker)
         self._leave(self._handles[worker])
 
-    def finish(self) -> list[Note]:
+    def finish(self) -> list[Note | Replied]:
         reports: list[Report] = []
         for message in self._live.values():
             self._handles[message.worker].drop(message)
         self._live.clear()
+        self._evaluations.ending = True
         self._drain(0.0)
-        self._note(self._training_note())
-        deadline = time.monotonic() + min(self._evaluations.patience, LAST)
-        while self._evaluations.busy and self._online() and (left := deadline - time.monotonic()) > 0:
+        self._note(self.log.close(self.clock()))
+        ended = time.monotonic()
+        while self._evaluations.busy and self._online() and (left := ended + LAST - time.monotonic()) > 0:
             try:
-                reports += self.poll(min(left, SELDOM))
+                reports += self.poll(min(left, SOON))
+                self._note(self._evaluations.overdue(time.monotonic(), ended, self._patience))
             except EngineError as error:
                 self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        return [report for report in (*reports, *bias(self._handles.values())) if isinstance(report, Note)]
+        last = (*reports, *self._checks.summary(), *bias(self._handles.values()))
+        return [report for report in last if isinstance(report, LATE)]
 
     def close(self) -> None:
         if self._closed:
@@ -170,6 +185,7 @@ class FlowerPool(WorkerPool):
         self._presence.close(CLOSING)
         self._sender.close(CLOSING)
         self._memory.save(math.inf)
+        self.log.shut()
 
     # ------------------------------------------------------------------------------------------ for the task
 
@@ -203,21 +219,11 @@ class FlowerPool(WorkerPool):
             case Note():
                 self._note([item])
             case Measured(iteration=iteration, record=record):
-                self._note(self._training_note())
                 if self.evaluates:
                     self._evaluations.ask(iteration, record)
                     self._evaluate()
-            case (_, RunEnded(reason=reason)):
-                fix = "start it again with resume=True to continue from the checkpoint"
-                self._fatal = EngineError(f"Flower's run has ended ({reason}); {fix}")
-            case (_, NotStored(reason=reason)):
-                fix = "free some disk space and continue with resume=True"
-                self._fatal = EngineError(f"an update could not be written to disk ({reason}); {fix}")
-            case (message, NotBuilt(reason=reason)):
-                fix = "check train_config and evaluate_clients"
-                self._fatal = EngineError(
-                    f"the message to client {message.worker} could not be built ({reason}); {fix}"
-                )
+            case (message, Fatal() as fatal):
+                self._fatal = fatal.error("" if message is None else self.label(message.worker))
             case (message, outcome):
                 self._answered(message, outcome)
 
@@ -227,9 +233,17 @@ class FlowerPool(WorkerPool):
         was_silent = was_current and handle.answered()
         if was_current:
             handle.current = None
+            if handle.sends_again(message, outcome):
+                self._send(handle)
+                return
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
+            self._evaluations.took(message.kind, outcome.seconds)
+            if message.wanted:
+                self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
+            if isinstance(outcome, Good):
+                self._named(handle, outcome.value)
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
         else:
@@ -246,28 +260,23 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
-        match outcome:
-            case Good(value=(update, carried, metrics), seconds=seconds):
-                self._evaluations.took(seconds)
-                handle.failures = handle.pauses = 0
-                handle.proven = True
-                if message.wanted:
-                    if self._engine.up is not None:
-                        handle.undecided = job
-                    self._memory.take(worker, carried)
-                    if metrics is not None:
-                        self._train_means.add(worker, metrics)
-                    self._attendance.report(Arrived(job, update, worker, seconds=seconds, checked=True))
-                return
-            case Refused(reason=why):
-                report: Report = Rejected(job, worker, why)
-            case ErrorReply(code=code, reason=why) if code in EXPIRED:
-                late = f"client {worker} did not answer job {job} in {self._rules.timeout:g} s"
-                why = f"job {job} did not reach client {worker}: {why}" if code == UNDELIVERED else late
-                report = Lost(job)
-            case ErrorReply(code=code, reason=why):
-                hint = "" if handle.proven or self._engine.down is None else f"\n{SENT_COMPRESSED}"
-                report = Failed(job, worker, f"{meaning(code)}: {why}{hint}")
+        outcome, notes = self._checks.judge(message, outcome)
+        self._note(notes)
+        if isinstance(outcome, Good):
+            update, carried, told = outcome.value
+            handle.failures = handle.pauses = 0
+            handle.proven = True
+            self._named(handle, told)
+            if message.wanted:
+                if self._engine.up is not None or self._allowance.active:
+                    handle.undecided = job
+                self._memory.take(worker, carried)
+                self._told[job] = told, outcome.seconds
+                self._note(self._checks.notes(message, told))
+                self._attendance.report(Arrived(job, update, worker, message.examples, outcome.seconds, checked=True))
+            return
+        undecoded = self._engine.down is not None and not handle.proven
+        report, why = failure(message, outcome, handle.title, undecoded=undecoded)
         if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
@@ -285,8 +294,9 @@ class FlowerPool(WorkerPool):
         for worker, node in here.items():
             handle = self._handles.get(worker)
             if handle is None:
-                self._handles[worker] = WorkerHandle(worker, node.node_id)
-                self._attendance.report(Note("client", {"worker": worker, "node": self._numbers.name(worker)}))
+                new = WorkerHandle(worker, node.node_id, self._formats, node.name, is_simulated(self._engine.grid))
+                handle = self._handles[worker] = new
+                self._note([handle.introduce(self._numbers.name(handle.number))])
             elif not handle.online and connected.began > handle.left_at:
                 handle.online, handle.node = True, node.node_id
                 if handle.doubtful:
@@ -297,7 +307,7 @@ class FlowerPool(WorkerPool):
             handle.doubtful = handle.doubtful and connected.began <= handle.left_at
         if not self._attendance.opened:
             # Nodes connect one by one: begin once there are enough, and no more have come since the last list.
-            if len(here) >= self._engine.workers and len(here) == self._seen:
+            if len(here) >= self._engine.needed and len(here) == self._seen:
                 self._attendance.open()
             self._seen = len(here)
         if self._attendance.opened:
@@ -306,7 +316,8 @@ class FlowerPool(WorkerPool):
             self._evaluate()
 
     def _join(self) -> None:
-        self._attendance.came(*sorted(handle.number for handle in self._online() if not handle.out))
+        here = (handle.number for handle in self._online() if not handle.out)
+        self._attendance.came(*sorted(worker for worker in here if self._allowance.admits(worker)))
 
     def _lose(self, handle: WorkerHandle) -> None:
         """Record that the client is offline. Its current message is lost, even if the client comes back."""
@@ -338,9 +349,9 @@ class FlowerPool(WorkerPool):
         self._leave(handle)
         self._note(self._evaluations.gone(handle.number))
         online = self._online()
-        if len(online) >= self._engine.workers and all(other.back_at is not None for other in online):
+        if len(online) >= self._engine.needed and all(other.back_at is not None for other in online):
             fix = "fix the ClientApp and continue with resume=True"
-            self._fatal = EngineError(f"every client fails; the last was client {handle.number}: {why}; {fix}")
+            self._fatal = EngineError(f"every client fails; the last was {handle.title}: {why}; {fix}")
 
     def _give_up(self) -> None:
         """Leave out clients that take much longer than usual, so that a client that hangs does not hold its jobs.
@@ -354,17 +365,13 @@ class FlowerPool(WorkerPool):
             if message is None or handle.number in self._attendance.retired or handle.silent_since is not None:
                 continue
             allowed = self._patience.allowed(handle.number, message.kind)
-            if now - message.sent_at <= allowed:
-                continue
-            what = f"job {message.number}" if message.kind == "train" else f"the evaluation of model {message.number}"
-            self._attendance.report(handle.silence(what, allowed))
-            self._leave(handle)
-            self._note(self._evaluations.silent(handle.number, allowed))
+            if now - message.sent_at > allowed:
+                self._attendance.report(handle.silence(message.what, allowed))
+                self._leave(handle)
+                self._note(self._evaluations.silent(handle.number, allowed))
 
     def _welcome_back(self, now: float) -> None:
-        due = [handle for handle in self._handles.values() if handle.back_at is not None and handle.back_at <= now]
-        for handle in due:
-            handle.back_at = None
+        due = [handle for handle in self._handles.values() if handle.welcome_back(now)]
         if due and self._attendance.opened:
             self._join()
 
@@ -381,10 +388,10 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
-        self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.log.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
         for note in notes:
             self._attendance.report(note)
 
-    def _training_note(self) -> list[Note]:
-        means, self._train_means = self._train_means, Means()
-        return [training_note(means)] if means.replies else []
+    def _named(self, handle: WorkerHandle, told: Told) -> None:
+        if handle.rename(told.name):
+            self._note([handle.introduce(self._numbers.name(handle.number))])

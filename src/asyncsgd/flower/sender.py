@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from asyncsgd.core.errors import NotKept, WorkerError
+from asyncsgd.core.errors import EngineError, NotKept, WorkerError
 
 LONGEST = 2000
 
@@ -88,6 +88,23 @@ class ClientMessage:
     """How often the client had joined when the message was sent. What it remembers starts afresh each time."""
     applied: int = -1
     """The client's last job that was applied since it joined, as known when the message was sent; -1: none."""
+    length: float = 0.0
+    """The norm of the update, which ``read`` computes if the pool needs it. It is set before the outcome is queued."""
+    legacy: bool = False
+    """Whether the message has the format of Flower's legacy clients, see `asyncsgd.flower.legacy`."""
+    records: Any = None
+    """What the reply contained beside the model's arrays, a ``RecordDict``. ``read`` sets it."""
+    examples: int | None = None
+    """The number of examples that the reply reports. ``read`` sets it."""
+
+    @property
+    def what(self) -> str:
+        """What the client was asked to do, in words."""
+        return f"job {self.number}" if self.kind == "train" else f"the evaluation of model {self.number}"
+
+    def repeat(self) -> None:
+        """Get ready to be sent again, under another name. The first exchange has ended, so no thread reads this."""
+        self.group = f"{self.group}-again"
 
 
 @dataclass(frozen=True)
@@ -116,19 +133,39 @@ class ErrorReply(NoResult):
     code: int
 
 
-class RunEnded(NoResult):
+class Fatal(NoResult):
+    """A failure that ends the run."""
+
+    def error(self, who: str) -> EngineError:
+        """Return the error that the run raises; ``who`` is the client that the message was for."""
+        raise NotImplementedError
+
+
+class RunEnded(Fatal):
     """Flower's run has ended, so no message can be sent."""
 
+    def error(self, who: str) -> EngineError:
+        fix = "start it again with resume=True to continue from the checkpoint"
+        return EngineError(f"Flower's run has ended ({self.reason}); {fix}")
 
-class NotBuilt(NoResult):
+
+class NotBuilt(Fatal):
     """The message could not be built, because of its content or a bug."""
 
+    def error(self, who: str) -> EngineError:
+        fix = "check train_config and evaluate_config"
+        return EngineError(f"the message to {who} could not be built ({self.reason}); {fix}")
 
-class NotStored(NoResult):
+
+class NotStored(Fatal):
     """A good reply that could not be written to the server's disk."""
 
+    def error(self, who: str) -> EngineError:
+        fix = "free some disk space and continue with resume=True"
+        return EngineError(f"an update could not be written to disk ({self.reason}); {fix}")
 
-Outcome = Good | Refused | ErrorReply | RunEnded | NotBuilt | NotStored
+
+Outcome = Good | Refused | ErrorReply | Fatal
 
 
 class Sender:

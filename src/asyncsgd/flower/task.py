@@ -111,7 +111,7 @@ def read_carried(folder: Path, layout: Layout) -> dict[str, NDArray[Any]] | None
 
 
 Evaluate = Callable[[int, Any], Mapping[str, Any] | None]
-"""``evaluate(iteration, arrays)``, like the ``evaluate_fn`` of Flower's strategies."""
+"""``evaluate(number, arrays)``, like the ``evaluate_fn`` of Flower's strategies."""
 
 
 class FlowerTask:
@@ -138,7 +138,7 @@ class FlowerTask:
         self.pool: FlowerPool | None = None
         self._names: set[str] | None = None
         self._last = 0
-        self._epsilon: float | None = None
+        self._contributions: float | None = None
 
     def bind(self, pool: FlowerPool) -> None:
         """Set the pool that receives evaluations. The engine calls this."""
@@ -160,7 +160,7 @@ class FlowerTask:
     def planned(self) -> None:
         """Record the ε spent up to the model that is evaluated next: more is spent while the evaluation runs."""
         if self._accountant is not None:
-            self._epsilon = self._accountant.spent().epsilon
+            self._contributions = self._accountant.book.most  # ε takes a while: the evaluating thread computes it
 
     def evaluate(self, x: Vector) -> dict[str, Any]:
         """Return the metrics of the user's function at x."""
@@ -186,8 +186,10 @@ class FlowerTask:
             self._names = set(values)
         elif self._names != set(values):
             fix = f"return {sorted(self._names)} every time, or None"
-            raise BadParameter("evaluate", sorted(values), "are different metrics than before", fix)
-        return values if self._epsilon is None else {**values, "epsilon": self._epsilon}
+            raise BadParameter("evaluate_fn", sorted(values), "are different metrics than before", fix)
+        if self._accountant is None or self._contributions is None:
+            return values
+        return {**values, "epsilon": self._accountant.epsilon(self._contributions)}
 
     def record(self, x: Vector) -> Any:
         """Return the ``ArrayRecord`` of a vector and of the carried arrays."""
@@ -206,7 +208,7 @@ def _numbers(given: Any) -> dict[str, float]:
     """Return a metric record as plain numbers, with lists spread out."""
     if not isinstance(given, Mapping):
         fix = 'return a MetricRecord or a dict such as {"accuracy": 0.9}'
-        raise BadParameter("evaluate", given, f"returned a {type(given).__name__}", fix)
+        raise BadParameter("evaluate_fn", given, f"returned a {type(given).__name__}", fix)
     values: dict[str, float] = {}
     for name, value in given.items():
         if isinstance(value, list):
@@ -238,7 +240,7 @@ class AbsentUpdates:
 
 
 class KeptUpdates:
-    """A task that reads the updates that `asyncsgd.flower.serve` kept, so that `asyncsgd.replay` can apply them again.
+    """A task that reads the updates that a Flower run kept, so that `asyncsgd.replay` can apply them again.
 
     The directory of a run stores this task already. If the directory was moved, pass its new path:
     ``asgd.replay(new, task=asgd.flower.KeptUpdates(new), method=method)``.

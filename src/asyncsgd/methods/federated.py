@@ -25,6 +25,8 @@ def fedavg(stepsize: float | Schedule = 1.0, *, clients: int, ask: int | None = 
             keeps the first answers and cancels the other jobs (over-selection; Bonawitz et al. 2019 ask 1.3 times as
             many).
 
+    The mean is a plain one; ``fedavg(...).weighted()`` weighs clients by their examples, as McMahan et al. do.
+
     >>> fedavg(clients=10, ask=13).local(5, 0.1).dispatch
     FirstOf(clients=10, ask=13)
 

@@ -29,6 +29,8 @@ def report(runs: Any, path: str | Path = "report.html", *, title: str = "", task
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     asgd.report({"mine": run}, f"{folder}/report.html", task=task).name
     'report.html'
+
+    See docs/tutorial.md for what the page of a run shows.
     """
     from asyncsgd.pages.run_page import write as write_page
     from asyncsgd.pages.sources import gather

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.events import Outcome
-from asyncsgd.format import number, size, span
+from asyncsgd.format import number, relative, size, span
 from asyncsgd.pages import sources, theory_comparison
 from asyncsgd.pages.page import Page
 from asyncsgd.pages.page_data import Worker
@@ -116,13 +116,18 @@ def workers(page: Page, subject: RunView, found: list[Worker], theory: Expected 
     shown = sorted(found, key=lambda worker: (-worker.jobs, worker.worker))[:MANY]
     shown.sort(key=lambda worker: worker.worker)
     most = max((worker.share for worker in found), default=0.0)
-    headings = ["worker", "jobs", *(word(kind) for kind in outcomes), "mean delay"]
+    clients = subject.clients()
+    headings = ["worker", *(["client"] if clients else []), "jobs", *(word(kind) for kind in outcomes), "mean delay"]
     headings += ["by theory"] if expected else []
     headings += ["computing", "busy"] if subject.timed else []
     headings += ["share of the step", *(["faults"] if faults else [])]
     lines = []
     for worker in shown:
-        cells: list[tuple[str, float]] = [(str(worker.worker), worker.worker), (f"{worker.jobs:,}", worker.jobs)]
+        cells: list[tuple[str, float]] = [(str(worker.worker), worker.worker)]
+        if clients:
+            name, node = clients.get(worker.worker, ("", ""))
+            cells.append((" · ".join(part for part in (name, node) if part), worker.worker))
+        cells.append((f"{worker.jobs:,}", worker.jobs))
         cells += [(f"{worker.outcomes[kind]:,}", worker.outcomes[kind]) for kind in outcomes]
         cells.append(_cell(worker.mean_delay, 3))
         if expected:
@@ -194,7 +199,7 @@ def theory(page: Page, subject: RunView, found: list[Worker], expected: Expected
 
 
 def _ratio(measured: float | None, expected: float | None) -> str:
-    return f"{measured / expected:.2f}" if measured is not None and expected else "–"
+    return relative(measured / expected) if measured is not None and expected else "–"
 
 
 # ---------------------------------------------------------------------------------------------- configuration

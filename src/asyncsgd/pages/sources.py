@@ -95,11 +95,11 @@ def of_path(path: Path) -> list[RunView]:
     if path.is_file():
         return [RunView.of_trace(Trace.read(path), path.stem)]
     if not path.exists():
-        raise BadParameter("path", str(path), "does not exist", "pass the directory given to asgd.train")
+        raise BadParameter("runs", str(path), "does not exist", "pass a run directory, such as runs/task-1")
     if (path / "run.json").exists():
         return [RunView.read(path)]
     inside = sorted(child for child in path.iterdir() if (child / "run.json").exists())
     if not inside:
         check_complete(path)
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass a run directory, such as runs/task-1")
     return [RunView.read(child) for child in inside]

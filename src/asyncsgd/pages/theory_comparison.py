@@ -12,6 +12,7 @@ from asyncsgd import theory
 from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.parts import Reason, made
+from asyncsgd.format import number
 from asyncsgd.pages.page_data import Worker
 from asyncsgd.run.view import Floats, RunView
 from asyncsgd.tasks.base import BuiltIn
@@ -104,7 +105,8 @@ def lines(subject: RunView, workers: list[Worker], found: Expected | None) -> li
     diagnosis = subject.diagnosis
     if diagnosis is not None and diagnosis.safe_step is not None and subject.stepsize is not None:
         rests = "".join(f"; {rest}" for rest in diagnosis.conditions)
-        source = f"the largest safe step by the theorems, for L ≈ {diagnosis.smoothness:.3g} and these delays{rests}"
+        known = number(diagnosis.smoothness, 3)
+        source = f"the largest safe step by the theorems, for L ≈ {known} and these delays{rests}"
         name = "step" if subject.schedule is None else "peak of the step"
         rows.append(Line(name, subject.stepsize, diagnosis.safe_step, source))
     return [*rows, *_bound(subject)]
@@ -127,8 +129,8 @@ def _bound(subject: RunView) -> list[Line]:
         name, measured = _mean(subject, found, np.square(norms))
         if step > found.max_step * (1 + 1e-12):
             why = f", as {found.condition}" if found.condition else ""
-            limit = f"{found.theorem} does not cover a step of {step:.3g}: it needs at most "
-            limit += f"{found.max_step:.3g}{why}"
+            limit = f"{found.theorem} does not cover a step of {number(step, 3)}: it needs at most "
+            limit += f"{number(found.max_step, 3)}{why}"
             return [Line(name, measured, None, limit)]
         return [Line(name, measured, found.at(trace.iterations, step), f"at most, by {found.theorem}{assumed}")]
     except UsageError:  # constants that the theorems do not take, such as a start at the optimum

@@ -2,7 +2,7 @@
 
 ::
 
-    file, trace, numbers ──▶ Fleet ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
+    file, trace, numbers ──▶ MeasuredWorkers ──▶ candidates ──▶ simulated runs ──▶ accuracy (theorems) ──▶ advice
                                                                                                    │
                                                                                terminal, page ◀── Plan
 
@@ -10,9 +10,8 @@ With a network between the workers and the server, a plan also says how many loc
 """
 
 from asyncsgd.planning.advice import Row
-from asyncsgd.planning.network import Network
+from asyncsgd.planning.network import Network, seconds_per_update
 from asyncsgd.planning.planner import plan
-from asyncsgd.planning.prediction import seconds_per_update
 from asyncsgd.planning.result import Plan
 
 __all__ = ["Network", "Plan", "Row", "plan", "seconds_per_update"]

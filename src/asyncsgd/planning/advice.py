@@ -21,7 +21,7 @@ from asyncsgd.planning.candidates import (
     Formula,
     SimulatedRun,
 )
-from asyncsgd.planning.workers import Fleet
+from asyncsgd.planning.workers import MeasuredWorkers
 
 FILLED = 0.9
 """If a run takes less than this share of the formula's long-run time, its queues are not full yet."""
@@ -31,7 +31,10 @@ FAIR = 0.95
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One row of a plan: a candidate with its simulated run, formulas and theorem."""
+    """One row of a plan: a candidate with its simulated run, formulas and theorem.
+
+    See docs/users/planner.md for how to read the table.
+    """
 
     candidate: Candidate
     simulated: SimulatedRun
@@ -162,10 +165,10 @@ def baseline(rows: Sequence[Row]) -> Row:
     return max(whole, key=lambda row: row.concurrency)
 
 
-def advise(rows: Sequence[Row], fleet: Fleet, *, heterogeneous: bool) -> Advice:
+def advise(rows: Sequence[Row], workers: MeasuredWorkers, *, heterogeneous: bool) -> Advice:
     """Return the recommended row with its reason."""
     row = recommend(rows)
-    reason = _reason_heterogeneous(row, rows) if heterogeneous else _reason(row, rows, fleet)
+    reason = _reason_heterogeneous(row, rows) if heterogeneous else _reason(row, rows, workers)
     return Advice(row, headline(row), reason)
 
 
@@ -192,12 +195,12 @@ def headline(row: Row) -> str:
     return f"Use asynchronous SGD{steps} with {_jobs(jobs)} in flight"
 
 
-def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
+def _reason(row: Row, rows: Sequence[Row], workers: MeasuredWorkers) -> str:
     candidate, base = row.candidate, baseline(rows)
     left_out = candidate.total - candidate.workers
     sooner = times(1 / _time(row, base))
     if candidate.workers == 1:
-        return _alone(rows, fleet)
+        return _alone(rows, workers)
     if candidate.method == MINIBATCH:
         if left_out:
             was, now = span(base.seconds * base.concurrency), span(row.seconds * row.concurrency)
@@ -206,7 +209,7 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
                 f"a batch takes {now} without the {_many(left_out, 'slowest')} and {was} with, and {others} would save "
                 f"more than {percent(WORTH)} of the time"
             )
-        return _no_gain(row, rows, fleet)
+        return _no_gain(row, rows, workers)
     gain = f"it reaches the same accuracy {sooner} times sooner than {_with(base)}"
     if candidate.goal is not None:
         return f"{gain}, which waits for the slowest, and no simpler method comes within {percent(WORTH)}"
@@ -224,23 +227,23 @@ def _reason(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
     return text
 
 
-def _alone(rows: Sequence[Row], fleet: Fleet) -> str:
+def _alone(rows: Sequence[Row], workers: MeasuredWorkers) -> str:
     """Return why other workers do not help: only one job may be in flight, they are far slower, or noise is small."""
     if max(row.concurrency for row in rows) == 1:
         return "only one job may be in flight, and no other worker is faster"
-    rate = 1 / fleet.means
+    rate = 1 / workers.means
     others = 1 - float(rate.max() / rate.sum())
     if others < WORTH:
         return f"all others together would give only {percent(others)} of the gradients"
     return "at this noise, gradients of other workers add less than their delays cost"
 
 
-def _no_gain(row: Row, rows: Sequence[Row], fleet: Fleet) -> str:
+def _no_gain(row: Row, rows: Sequence[Row], workers: MeasuredWorkers) -> str:
     base = baseline(rows)
     others = _sure([other for other in rows if other.candidate.method != MINIBATCH])
     best = min(others, key=lambda other: _time(other, base))
     saved = 1 - _time(best, base) / _time(row, base)
-    waiting = max(0.0, 1 - float(fleet.means.mean()) / (row.seconds * row.concurrency))
+    waiting = max(0.0, 1 - float(workers.means.mean()) / (row.seconds * row.concurrency))
     text = (
         f"asynchrony would not pay here, as workers wait only {percent(waiting)} of the time for the slowest of a batch"
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from asyncsgd import methods
 from asyncsgd.core.method import Method
-from asyncsgd.planning.workers import GROUPS, Fleet
+from asyncsgd.planning.workers import GROUPS, MeasuredWorkers
 from asyncsgd.simulation.lowering import weigh
 from asyncsgd.simulation.schedule import Schedule, schedule
 from asyncsgd.theory import Speedup, over_selection_time
@@ -145,7 +145,7 @@ class Formulas:
     queued: dict[int, float]
     least: dict[int, float]
 
-    def of(self, candidate: Candidate, workers: Fleet) -> Formula:
+    def of(self, candidate: Candidate, workers: MeasuredWorkers) -> Formula:
         """Return the formulas for a candidate on these workers."""
         c = candidate.concurrency
         everybody = c == candidate.workers
@@ -202,30 +202,30 @@ class SimulatedRun:
     """For rounds: mean seconds until the first, second, ... answer of a round."""
 
 
-def length(candidate: Candidate, fleet: Fleet) -> int:
+def length(candidate: Candidate, workers: MeasuredWorkers) -> int:
     """Return how many gradients to simulate: whole rounds, or thirty turns of the slowest worker up to a limit."""
     jobs = candidate.concurrency
     if candidate.rounds:
         fewest, most = ROUNDS
         rounds = min(max(2 * FEWEST // candidate.batch, fewest), most, max(3, MOST // candidate.batch))
         return candidate.batch * rounds
-    wanted = min(max(30 * turn(candidate, fleet), FEWEST), MOST)
+    wanted = min(max(30 * turn(candidate, workers), FEWEST), MOST)
     whole = BLOCKS * jobs if BLOCKS * jobs <= MOST else BLOCKS
     return whole * math.ceil(wanted / whole)
 
 
-def turn(candidate: Candidate, fleet: Fleet) -> float:
+def turn(candidate: Candidate, workers: MeasuredWorkers) -> float:
     """Return about how many gradients arrive while the slowest worker computes one."""
-    slowest = float(fleet.means.max())
+    slowest = float(workers.means.max())
     if candidate.method == ALGORITHM2:  # all workers get the same number of jobs
-        return max(candidate.concurrency * slowest / float(fleet.means.mean()), fleet.workers)
-    return candidate.concurrency * slowest * float((1 / fleet.means).mean())
+        return max(candidate.concurrency * slowest / float(workers.means.mean()), workers.count)
+    return candidate.concurrency * slowest * float((1 / workers.means).mean())
 
 
-def simulate_candidate(candidate: Candidate, fleet: Fleet, seed: int) -> SimulatedRun:
+def simulate_candidate(candidate: Candidate, workers: MeasuredWorkers, seed: int) -> SimulatedRun:
     """Simulate the candidate long enough for its speed and its delays; the delay identity is checked."""
     method = candidate.build()
-    plan = schedule(method.dispatch, fleet.durations, iterations=length(candidate, fleet), seed=seed)
+    plan = schedule(method.dispatch, workers.durations, iterations=length(candidate, workers), seed=seed)
     weighed = weigh(plan.arrivals(), method)
     trace = plan.with_outcomes(weighed, weighed.weight, {"method": method.name})
     trace.check(early=False)
@@ -234,14 +234,14 @@ def simulate_candidate(candidate: Candidate, fleet: Fleet, seed: int) -> Simulat
         seconds, error, waits = _by_rounds(plan, candidate.batch)
     else:
         seconds, error, settled = _by_blocks(plan)
-        settled = settled and plan.iterations >= turn(candidate, fleet)
+        settled = settled and plan.iterations >= turn(candidate, workers)
     return SimulatedRun(
         iterations=plan.iterations,
         seconds=seconds,
         error=error,
         settled=settled,
         delays=trace.delays,
-        groups=_groups(trace, fleet),
+        groups=_groups(trace, workers),
         waits=waits,
     )
 
@@ -266,11 +266,11 @@ def _by_blocks(plan: Schedule) -> tuple[float, float, bool]:
     return float(blocks.mean()), error, settled
 
 
-def _groups(trace: Trace, fleet: Fleet) -> tuple[WorkerGroup, ...]:
+def _groups(trace: Trace, workers: MeasuredWorkers) -> tuple[WorkerGroup, ...]:
     jobs = trace.jobs
     counted = jobs.arrived | jobs.in_flight
     delay = np.where(jobs.in_flight, trace.iterations, jobs.ended_iteration) - jobs.assigned_iteration
-    owner, member = fleet.group[jobs.worker], np.bincount(fleet.group, minlength=len(GROUPS))
+    owner, member = workers.group[jobs.worker], np.bincount(workers.group, minlength=len(GROUPS))
     groups = []
     for place, name in enumerate(GROUPS):
         if member[place]:

@@ -210,16 +210,16 @@ def _leads(value: float) -> bool:
 
 
 def _durations(plan: Plan) -> str:
-    fleet = plan.fleet
-    order = np.argsort(fleet.means, kind="stable")
+    workers = plan.workers
+    order = np.argsort(workers.means, kind="stable")
     if len(order) > 400:  # more than a reader can see
         order = order[np.linspace(0, len(order) - 1, 400).astype(int)]
     with figure(width=WIDTH, height=2.8) as (fig, ax):
-        place = np.arange(1, len(order) + 1) * (fleet.workers / len(order))
-        ax.vlines(place, fleet.shortest[order], fleet.longest[order], color=COLOURS[4], linewidth=2.5)
-        ax.plot(place, fleet.means[order], linestyle="", color=COLOURS[0], marker="o", markersize=3.5)
-        ax.axhline(fleet.median, color=INK, linewidth=0.8, dashes=(4, 3), marker="")
-        if fleet.longest.max() > 10 * fleet.shortest.min():
+        place = np.arange(1, len(order) + 1) * (workers.count / len(order))
+        ax.vlines(place, workers.shortest[order], workers.longest[order], color=COLOURS[4], linewidth=2.5)
+        ax.plot(place, workers.means[order], linestyle="", color=COLOURS[0], marker="o", markersize=3.5)
+        ax.axhline(workers.median, color=INK, linewidth=0.8, dashes=(4, 3), marker="")
+        if workers.longest.max() > 10 * workers.shortest.min():
             ax.set_yscale("log")
             from matplotlib.ticker import FuncFormatter
 

@@ -30,7 +30,7 @@ from asyncsgd.planning.candidates import (
 )
 from asyncsgd.planning.network import DTYPE, advise_network
 from asyncsgd.planning.result import Limit, Plan
-from asyncsgd.planning.workers import Fleet, Source, fleet
+from asyncsgd.planning.workers import MeasuredWorkers, Source, measured_workers
 from asyncsgd.simulation.compiled_replay import shown
 from asyncsgd.theory import Limits, limits, queued_times, speedup
 
@@ -44,7 +44,7 @@ independently each time, and cancelling costs nothing."""
 
 
 def plan(
-    durations: Source | Fleet,
+    durations: Source | MeasuredWorkers,
     *,
     heterogeneous: bool = False,
     concurrency: Sequence[int] | int | None = None,
@@ -84,21 +84,21 @@ def plan(
     Reference: Koloskova, Stich and Jaggi (2022), the speed-up lemma and Theorems 1 to 3. docs/users/planner.md explains
     how to read a plan.
     """
-    given = fleet(durations)
+    given = measured_workers(durations)
     workers = _plain_messages(given, parameters)
-    target = _target(epsilon, PER_WORKER * workers.workers if noise is None else noise, heterogeneous, heterogeneity)
-    jobs = _concurrencies(concurrency, workers.workers)
+    target = _target(epsilon, PER_WORKER * workers.count if noise is None else noise, heterogeneous, heterogeneity)
+    jobs = _concurrencies(concurrency, workers.count)
     integer("seed", seed)
-    most = min(max(jobs), workers.workers)
+    most = min(max(jobs), workers.count)
     known = _limits(workers, target, most)
-    candidates = on_everybody(workers.workers, jobs)
+    candidates = on_everybody(workers.count, jobs)
     if not heterogeneous:
-        candidates += on_the_fastest(workers.workers, (known.optimum_workers, known.best_synchronous_workers))
+        candidates += on_the_fastest(workers.count, (known.optimum_workers, known.best_synchronous_workers))
     speedups = {c: speedup(workers.means, c) for c in jobs}
     queued = _queued(workers, jobs, np.inf)
     formulas = Formulas(speedups, queued, queued if workers.variability.max() <= 1 else _queued(workers, jobs, 1.0))
     with shown(progress, WHOLE, "simulating") as advance:
-        rows = _rehearse_all(candidates, workers, target, formulas, int(seed), advance or (lambda _: None))
+        rows = _simulate_all(candidates, workers, target, formulas, int(seed), advance or (lambda _: None))
     advice = advise(rows, workers, heterogeneous=heterogeneous)
     network = None
     if parameters is not None:
@@ -112,11 +112,11 @@ def plan(
     return Plan(workers, target, tuple(rows), formulas, advice, limit, int(seed), network)
 
 
-def _plain_messages(given: Fleet, parameters: int | None) -> Fleet:
+def _plain_messages(given: MeasuredWorkers, parameters: int | None) -> MeasuredWorkers:
     """Return the workers with messages that hold the model as it is, if they are behind a network."""
     if not given.durations.networked:
         if parameters is not None:
-            fix = "add the network to the durations: durations.with_network(bandwidth), or --bandwidth"
+            fix = "add the network to the durations: durations.with_network(bandwidth)"
             raise BadParameter("parameters", parameters, "has no meaning without a network", fix)
         return given
     if parameters is None:
@@ -149,21 +149,21 @@ def _concurrencies(wanted: Sequence[int] | int | None, workers: int) -> list[int
     return sorted({int(c) for c in listed})
 
 
-def _limits(workers: Fleet, target: Target, most: int) -> Limits:
+def _limits(workers: MeasuredWorkers, target: Target, most: int) -> Limits:
     """Return the limits. If at most ``most`` jobs can be in flight and the data are alike, only the fastest count."""
     means = workers.means if target.heterogeneous else np.sort(workers.means)[:most]
     return limits(means, smoothness=1.0, gap=target.gap, epsilon=1.0, noise_variance=target.noise)
 
 
-def _queued(workers: Fleet, jobs: Sequence[int], cut: float) -> dict[int, float]:
+def _queued(workers: MeasuredWorkers, jobs: Sequence[int], cut: float) -> dict[int, float]:
     """Return the seconds for c gradients of Algorithm 2 by concurrency c, with the variability limited."""
     times = queued_times(workers.means, jobs, variability=np.minimum(workers.variability, cut))
     return {c: float(seconds) for c, seconds in zip(jobs, times, strict=True)}
 
 
-def _rehearse_all(
+def _simulate_all(
     candidates: Iterable[Candidate],
-    workers: Fleet,
+    workers: MeasuredWorkers,
     target: Target,
     formulas: Formulas,
     seed: int,
@@ -174,14 +174,14 @@ def _rehearse_all(
     batches = [c for c in planned if c.method == MINIBATCH and c.workers == c.total and c.concurrency > 1]
     costs = [length(c, workers) for c in planned + batches]
     ended = np.rint(WHOLE * np.cumsum([0, *costs]) / sum(costs)).astype(int)
-    fleets = {m: workers.fastest(m) for m in {c.workers for c in planned}}
+    groups = {m: workers.fastest(m) for m in {c.workers for c in planned}}
     known: dict[tuple[Dispatch, int], SimulatedRun] = {}  # constant and delay-adaptive steps make the same schedule
     rows: list[Row] = []
     for candidate in [*planned, *batches]:
         if len(rows) >= len(planned):
             waits = known[candidate.build().dispatch, candidate.workers].waits
             candidate = _over_selection(candidate, waits, target)
-        own, key = fleets[candidate.workers], (candidate.build().dispatch, candidate.workers)
+        own, key = groups[candidate.workers], (candidate.build().dispatch, candidate.workers)
         if key not in known:
             known[key] = simulate_candidate(candidate, own, seed)
         reached = accuracy(candidate, known[key], target)

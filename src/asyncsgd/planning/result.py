@@ -14,7 +14,7 @@ from asyncsgd.planning.accuracy import Target
 from asyncsgd.planning.advice import Advice, Row, baseline
 from asyncsgd.planning.candidates import LABELS, Formulas
 from asyncsgd.planning.network import Network
-from asyncsgd.planning.workers import GROUPS, Fleet
+from asyncsgd.planning.workers import GROUPS, MeasuredWorkers
 
 ROUGH = 4.0
 """The squared coefficient of variation from which the formula with queues is rough, see `asyncsgd.theory.queues`."""
@@ -25,16 +25,16 @@ FEW = 5
 def notes(plan: Plan) -> list[str]:
     """Return what a reader should keep in mind, one sentence each; empty if there is nothing."""
     found = []
-    low = plan.fleet.durations.lowered
-    if plan.fleet.samples is not None:
+    low = plan.workers.durations.lowered
+    if plan.workers.samples is not None:
         counts = np.diff(low.sample_bounds)
         few = int(((counts < FEW) & (counts > 0)).sum())
         if few:
             found.append(
-                f"{few} of {plan.fleet.workers} workers were measured fewer than {FEW} times: how much their "
+                f"{few} of {plan.workers.count} workers were measured fewer than {FEW} times: how much their "
                 "durations vary is not known; measure more jobs."
             )
-    widest = float(plan.fleet.variability.max())
+    widest = float(plan.workers.variability.max())
     if widest > ROUGH:
         found.append(
             f"some workers' durations vary very much (variance {number(widest, 3)} times the squared mean): the time "
@@ -69,9 +69,17 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every candidate, the recommended one, and how far it is from the limit."""
+    """Every candidate, the recommended one, and how far it is from the limit.
 
-    fleet: Fleet
+    >>> import asyncsgd as asgd
+    >>> plan = asgd.plan([1.0, 1.0, 9.0])
+    >>> plan.advice.row in plan.rows, "groups" in plan.to_dict()
+    (True, True)
+
+    See docs/users/planner.md for how to read a plan.
+    """
+
+    workers: MeasuredWorkers
     target: Target
     rows: tuple[Row, ...]
     formulas: Formulas
@@ -130,15 +138,15 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers and text, ready for JSON; unknown values are None."""
-        means, base = self.fleet.means, self.baseline.seconds_to_target
-        members = np.bincount(self.fleet.group, minlength=len(GROUPS))
+        means, base = self.workers.means, self.baseline.seconds_to_target
+        members = np.bincount(self.workers.group, minlength=len(GROUPS))
         rows = [row.to_dict(base) for row in self.rows]
         place = self.rows.index(self.recommended)
         return {
             "format": FORMAT,
-            "source": self.fleet.name,
-            "workers": self.fleet.workers,
-            "samples": self.fleet.samples,
+            "source": self.workers.name,
+            "workers": self.workers.count,
+            "samples": self.workers.samples,
             "seconds_per_job": {
                 "fastest": float(means.min()),
                 "median": float(np.median(means)),
@@ -161,7 +169,7 @@ class Plan:
             "notes": self.notes(),
         }
 
-    def page(self, path: str | PathLike[str]) -> Path:
+    def write_page(self, path: str | PathLike[str]) -> Path:
         """Write a self-contained page; needs ``pip install 'asyncsgd[report]'``."""
         from asyncsgd.planning.page import write
 
@@ -173,4 +181,4 @@ class Plan:
         return render(self)
 
     def __repr__(self) -> str:
-        return f"<Plan for {self.fleet.workers} workers: {self.reason}>"
+        return f"<Plan for {self.workers.count} workers: {self.reason}>"

@@ -34,11 +34,11 @@ NONE = "–"
 
 def title(plan: Plan) -> str:
     """Return what was measured, in one line."""
-    means, count = plan.fleet.means, plan.fleet.samples
+    means, count = plan.workers.means, plan.workers.samples
     jobs = "" if count is None else f", {count:,} jobs measured"
     return (
-        f"{plan.fleet.name}: {plan.fleet.workers:,} workers{jobs}, {span(float(means.min()))} to "
-        f"{span(float(means.max()))} (median {span(plan.fleet.median)})"
+        f"{plan.workers.name}: {plan.workers.count:,} workers{jobs}, {span(float(means.min()))} to "
+        f"{span(float(means.max()))} (median {span(plan.workers.median)})"
     )
 
 
@@ -57,7 +57,7 @@ def cells(plan: Plan, row: Row) -> list[str]:
         span(row.seconds) + ("" if row.settled else " *"),
         number(delays.average, 3),
         f"{delays.maximum:,}",
-        NONE if row.accuracy is None else f"{row.accuracy.step:.2g}",
+        NONE if row.accuracy is None else number(row.accuracy.step, 2),
         unknown if time is None or base is None else f"{relative(time / base)} ×",
     ]
 
@@ -72,12 +72,12 @@ def queues(plan: Plan) -> list[list[str]]:
         rows.append(
             [
                 f"{c:,}",
-                f"{known.asynchronous:.4g}",
-                f"{plan.formulas.queued[c]:.4g}",
-                f"{row.seconds * c:.4g}" + ("" if row.settled else " *"),
-                f"{known.floor:.4g}",
-                f"{known.minibatch:.4g}",
-                NONE if batch is None else f"{batch.seconds * c:.4g}",
+                number(known.asynchronous),
+                number(plan.formulas.queued[c]),
+                number(row.seconds * c) + ("" if row.settled else " *"),
+                number(known.floor),
+                number(known.minibatch),
+                NONE if batch is None else number(batch.seconds * c),
             ]
         )
     return rows
@@ -105,7 +105,7 @@ def _group_cell(group: WorkerGroup, narrow: bool) -> str:
 
 def limit(plan: Plan) -> str:
     """Return how far the recommended row is from the known limit, as a sentence."""
-    ratio, most, n = plan.limit.ratio, plan.limit.workers, plan.fleet.workers
+    ratio, most, n = plan.limit.ratio, plan.limit.workers, plan.workers.count
     jobs = max(row.concurrency for row in plan.rows)
     if plan.target.heterogeneous:
         whose = "any method that uses all workers" + ("" if jobs >= n else f", if all {n:,} could work at once")

@@ -42,7 +42,7 @@ CREDIBLE = (1e-12, 1e12)
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class MeasuredWorkers:
     """Workers and their measured durations."""
 
     name: str
@@ -51,11 +51,11 @@ class Fleet:
     typical: float | None = None
     """Seconds that a typical job takes, by which groups get their names; the median worker's mean unless given."""
     members: Ints | None = None
-    """The group of each worker, if a larger fleet has decided it."""
+    """The group of each worker, if more workers than these have decided it."""
 
     @property
-    def workers(self) -> int:
-        """N."""
+    def count(self) -> int:
+        """The number of workers."""
         return self.durations.workers
 
     @cached_property
@@ -89,17 +89,17 @@ class Fleet:
         """Variance, shortest and longest of each worker, from its samples, or from 100 random jobs without samples."""
         low = self.durations.lowered
         if (low.kind == FIXED).all():
-            return np.zeros(self.workers), self.means, self.means
+            return np.zeros(self.count), self.means, self.means
         if (low.kind == MEASURED).all():
             values, starts, counts = low.samples, low.sample_bounds[:-1], np.diff(low.sample_bounds)
         else:
             rounds = 100
-            plan = schedule(Batch(), self.durations, iterations=rounds * self.workers)
+            plan = schedule(Batch(), self.durations, iterations=rounds * self.count)
             job = plan.arrival_job[np.argsort(plan.job_worker[plan.arrival_job], kind="stable")]
             took = np.empty(plan.jobs)
             took[plan.arrival_job] = plan.arrival_time - plan.job_time[plan.arrival_job]
-            values, starts = took[job], np.arange(self.workers) * rounds
-            counts = np.full(self.workers, rounds)
+            values, starts = took[job], np.arange(self.count) * rounds
+            counts = np.full(self.count, rounds)
         centre = np.repeat(np.add.reduceat(values, starts) / counts, counts)
         variance = np.add.reduceat((values - centre) ** 2, starts) / counts
         more = low.down + low.up if values is low.samples else 0.0
@@ -115,13 +115,13 @@ class Fleet:
         """Per worker: the place of its group in ``GROUPS``. Groups are divided at gaps, never between like workers."""
         return _grouped(self.means / self.median) if self.members is None else self.members
 
-    def fastest(self, workers: int) -> Fleet:
+    def fastest(self, workers: int) -> MeasuredWorkers:
         """Return only the ``workers`` workers with the shortest means."""
-        if workers == self.workers:
+        if workers == self.count:
             return self
         chosen = self.order(workers)
         durations = subset(self.durations, chosen)
-        return Fleet(f"{workers} fastest of {self.name}", durations, self.median, self.group[chosen])
+        return MeasuredWorkers(f"{workers} fastest of {self.name}", durations, self.median, self.group[chosen])
 
     def order(self, workers: int) -> Ints:
         """Return the numbers of the ``workers`` workers with the shortest means, in ascending order."""
@@ -142,16 +142,16 @@ def subset(durations: Durations, chosen: Ints) -> Durations:
     return Durations(freeze(Lowered(**columns)))
 
 
-def fleet(source: Source | Fleet) -> Fleet:
+def measured_workers(source: Source | MeasuredWorkers) -> MeasuredWorkers:
     """Return the workers of a file (CSV, Parquet, a trace or its log), of a trace, of durations, or of plain numbers.
 
     A flat list holds one duration per worker; a list of lists or a dict holds the measured ones of each.
 
-    >>> fleet([1.0, 1.0, 9.0]).means
+    >>> measured_workers([1.0, 1.0, 9.0]).means
     array([1., 1., 9.])
     """
     name = "durations"
-    if isinstance(source, Fleet):
+    if isinstance(source, MeasuredWorkers):
         return source
     if isinstance(source, str | PathLike):
         name, durations = Path(fspath(source)).name, _file(Path(source))
@@ -163,9 +163,9 @@ def fleet(source: Source | Fleet) -> Fleet:
         durations = du.measured(source)  # type: ignore[arg-type]
     else:
         durations = du.fixed(source)
-    found = Fleet(name, durations)
-    what, value = ("path", str(source)) if isinstance(source, str | PathLike) else ("durations", durations)
-    if found.workers < 2:
+    found = MeasuredWorkers(name, durations)
+    what, value = "durations", str(source) if isinstance(source, str | PathLike) else durations
+    if found.count < 2:
         fix = "pass the durations of two or more workers: one column or one name in 'worker' for each"
         raise BadParameter(what, value, "has only one worker, so there is nothing to compare", fix)
     low, high = CREDIBLE
@@ -213,8 +213,12 @@ def _file(path: Path) -> Durations:
         return du.from_parquet(path) if head == PARQUET or path.suffix in (".parquet", ".pq") else du.from_csv(path)
     except TraceError as error:  # the caller chose the file, so it is a usage error here
         raise UsageError(str(error)) from error
+    except BadParameter as error:
+        if error.name != "path":
+            raise
+        raise BadParameter("durations", error.value, error.problem, error.fix) from error
     except OSError as error:
-        raise BadParameter("path", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
+        raise BadParameter("durations", str(path), f"cannot be read ({error.strerror})", "pass another file") from error
 
 
 def _first(source: Any) -> Any:

@@ -1,25 +1,39 @@
-"""Checkpoints: the server's whole state in one safetensors file with a checksum, written atomically."""
+"""Checkpoints: when one is due, its file with the server's whole state, and the thread that writes it.
+
+`Checkpointer` decides when the state is saved and copies it, in the loop's thread. The run directory then lets a
+`BackgroundCall` write the copy as one safetensors file with a checksum, atomically.
+"""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd._files import make_folder
 from asyncsgd.core.errors import BadCheckpoint, Damage
-from asyncsgd.core.vectors import Vector
+from asyncsgd.core.server import Server
+from asyncsgd.core.vectors import Vector, is_finite
+from asyncsgd.run.options import Checkpoints
+from asyncsgd.trace import Recorder
 from asyncsgd.trace.arrays import Whole, read_arrays, write_arrays
 from asyncsgd.trace.sealed import Mark
 
 # --------------------------------------------------------------------------------------------------------------
 # A server's state as named arrays and one JSON text, for any file format that holds arrays.
 
+
+if TYPE_CHECKING:
+    from asyncsgd.run.directory import RunDirectory  # which imports this file
 
 Array = NDArray[Any]
 
@@ -130,3 +144,116 @@ def read(path: Path) -> Checkpoint:
         raise BadCheckpoint(f"{path} has format {facts.get('format')!r}, and this asyncsgd reads format {FORMAT!r}")
     marks = {name: Mark(*numbers) for name, numbers in json.loads(facts["marks"]).items()}
     return Checkpoint(unpack(arrays, facts["state"]), marks, float(facts["seconds"]))
+
+
+T = TypeVar("T")
+
+
+class BackgroundCall(Generic[T]):
+    """At most one call under way. All methods belong to one thread, the owner's; the call has a thread of its own.
+
+    The thread is not a daemon: if the process ends in any other way than by a kill, Python waits for the call first.
+
+    >>> call = BackgroundCall()
+    >>> call.start(lambda: 6 * 7)
+    >>> call.result(wait=True), call.result(wait=True)
+    (42, None)
+    """
+
+    def __init__(self) -> None:
+        self._under_way: Future[T] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, or its result was not yet fetched."""
+        return self._under_way is not None
+
+    def start(self, function: Callable[[], T]) -> None:
+        """Call the function in another thread; the result of the call before must have been fetched."""
+        assert self._under_way is None
+        result: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = threading.Thread(target=call, name="asyncsgd-checkpoint", daemon=False)
+        thread.start()
+        self._under_way = result  # only now: a thread that cannot be started would be waited for forever
+
+    def result(self, *, wait: bool) -> T | None:
+        """Return the result once, None if there is none (yet), or raise what the function raised."""
+        under_way = self._under_way
+        if under_way is None or not (wait or under_way.done()):
+            return None
+        under_way.exception()  # a signal handler may raise here: then the call is still under way
+        self._under_way = None
+        return under_way.result()
+
+    def wait(self) -> None:
+        """Wait for the call under way, whatever it gives; `result` can still fetch that."""
+        if self._under_way is not None:
+            self._under_way.exception()
+
+
+class Checkpointer:
+    """Saves the server's state. Updates wait only while the state is copied; at most one checkpoint is in flight.
+
+    Only the loop's thread uses it. The copy belongs to the thread that writes it, and its memory is freed with the last
+    byte: between two checkpoints it costs nothing.
+    """
+
+    def __init__(self, options: Checkpoints, files: RunDirectory) -> None:
+        self._options, self._files = options, files
+        self._next = 0.0
+        self._began: float | None = None  # when the checkpoint that is being written was begun
+
+    def begin(self, now: float) -> None:
+        """Count the seconds from now on."""
+        self._next = now + self._options.seconds
+
+    def due_after(self, iteration: int) -> bool:
+        """Return whether a checkpoint is due after the update that made this iteration."""
+        return self._options.every is not None and iteration % self._options.every == 0
+
+    def due_at(self, now: float) -> bool:
+        """Return whether a checkpoint is due by the clock. While one is written, none is."""
+        return self._options.every is None and self._began is None and now >= self._next
+
+    def save(self, server: Server, recorder: Recorder, seconds: float, callbacks: str, *, sound: bool) -> None:
+        """Start to write a checkpoint with the state of the callbacks; `written` returns it.
+
+        The one before must have been written. Of a model that is not ``sound`` or not finite, only the other files are
+        written: the last good checkpoint is worth more than one of a model that has blown up.
+        """
+        if sound and is_finite(server.x):
+            self._began = time.monotonic()
+            # A resume drops the jobs in flight, so no worker will read their points again.
+            state = server.state(in_flight=False)
+            if callbacks:
+                state["callbacks"] = callbacks
+            self._files.begin_checkpoint(state, seconds, recorder, self._options.keep)
+        else:
+            self._files.flush(recorder, sync=True)
+            self.begin(time.monotonic())
+
+    def written(self, *, wait: bool) -> Path | None:
+        """Return the path of the checkpoint that was begun, once, as soon as it is written.
+
+        An error of the thread that writes it, such as a full disk, is raised here, in the loop.
+        """
+        if self._began is None:
+            return None
+        began = self._began
+        try:
+            saved = self._files.written(wait=wait)
+        except Exception:
+            self._began = None
+            raise
+        if saved is None:
+            return None
+        self._began = None
+        self._next = saved.at + max(self._options.seconds, 20 * (saved.at - began))  # a twentieth of the time at most
+        return saved.path

@@ -36,7 +36,7 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
     check_model(task.initial())
     expected = getattr(task, "workers", None)
     if expected is not None and engine.workers > expected and is_heterogeneous(task):
-        fix = f"start {expected} workers, or make the task with workers={engine.workers}"
+        fix = f"start {expected} workers, or make a task with data for {engine.workers}"
         raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
     bound = method.bind(engine.workers, iterations, batches_of(task), batches)
     if not engine.keeps_state:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_DOWN, Context
 from typing import Any, NamedTuple
 
@@ -15,14 +15,12 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.steps import Constant, DelayAdaptive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.format import times
+from asyncsgd.format import number, size, times
 from asyncsgd.result import leftover
 from asyncsgd.run.evaluator import blown_up
-from asyncsgd.run.faults import Faults
-from asyncsgd.run.options import RunRequest
+from asyncsgd.run.journal import Faults
 from asyncsgd.tasks.base import Task, is_heterogeneous
-from asyncsgd.theory.coverage import covering
-from asyncsgd.theory.safe_step import BUDGET, conditions, estimate_smoothness, safe_step, takes_long
+from asyncsgd.theory.coverage import BUDGET, conditions, covering, estimate_smoothness, safe_step, takes_long
 from asyncsgd.trace import Delays, Trace
 
 MUCH = 3.0
@@ -60,7 +58,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def of(cls, method: Method, iterations: int, changes: Sequence[tuple[int, float]]) -> Steps:
-        """Return the factors of so many updates; each change multiplies all updates from its iteration on."""
+        """Return the factors of this many updates; each change multiplies all updates from its iteration on."""
         factors, shares = np.ones(iterations), method.step.shares(iterations)
         for iteration, factor in changes:
             factors[iteration:] *= factor
@@ -86,42 +84,46 @@ def stored(row: Mapping[str, Any]) -> Diagnosis:
     )
 
 
-def diagnose(
-    trace: Trace,
-    metrics: Mapping[str, NDArray[Any]],
-    method: Method | None,
-    task: Task | None,
-    x: Vector,
-    faults: Faults,
-    *,
-    diverged: bool = False,
-    apart: str | None = None,
-    known: float | None = None,
-    step_changes: Sequence[tuple[int, float]] = (),
-) -> Diagnosis:
-    """Diagnose a run, finished or not; ``x`` is the model of the last metrics.
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What a diagnosis is made from. Without a method or a task, it uses the trace and the metrics alone."""
+
+    trace: Trace
+    metrics: Mapping[str, NDArray[Any]]
+    faults: Faults = field(default_factory=Faults)
+    method: Method | None = None
+    task: Task | None = None
+    x: Vector | None = None
+    """The model of the last metrics."""
+    diverged: bool = False
+    """Whether the metrics are no longer finite; the last ones given are from before."""
+    known: float | None = None
+    """An L that was found earlier; the larger one counts."""
+    step_changes: Sequence[tuple[int, float]] = ()
+    """The iterations at which callbacks multiplied the step, and the factors."""
+
+
+def diagnose(run: Observed, *, apart: str | None = None) -> Diagnosis:
+    """Diagnose a run, finished or not.
 
     L is estimated at the start and, unless the loss has blown up, at x. The curvature at a model that has blown up does
-    not show which step would have prevented that.
-
-    ``diverged``: the metrics are no longer finite, and the last ones given are from before. ``apart``: the reason not
-    to compute gradients of this task here. ``known``: an L that was found earlier; the larger one counts.
-    ``step_changes``: the iterations at which callbacks multiplied the step, and the factors.
-    Without a method or a task, the diagnosis uses the trace and the metrics alone.
+    not show which step would have prevented that. ``apart`` is the reason not to compute gradients of this task here.
     """
+    trace, metrics, method, task = run.trace, run.metrics, run.method, run.task
     if trace.iterations == 0:
         return Diagnosis(problems=("no update has arrived; check how the jobs ended",))
     delays = trace.delays
-    learns = False if diverged else _learns(metrics)
+    learns = False if run.diverged else _learns(metrics)
     facts = [
-        f"delays: {delays.average:.3g} on average and {delays.maximum} at most, in updates, with up to "
+        f"delays: {number(delays.average, 3)} on average and {delays.maximum} at most, in updates, with up to "
         f"{delays.concurrency} jobs in flight"
     ]
     smoothness = None
     if method is not None and hasattr(task, "update"):  # else remote clients compute the updates
         assert task is not None
-        place = task.initial() if blown_up(metrics.get("loss", ())) else x
-        smoothness = _smoothness(method, task, place, sorted(delays.per_worker), apart, known, facts)
+        assert run.x is not None
+        place = task.initial() if blown_up(metrics.get("loss", ())) else run.x
+        smoothness = _smoothness(method, task, place, sorted(delays.per_worker), apart, run.known, facts)
     safe: float | None = None
     rests: tuple[str, ...] = ()
     differ = None if task is None or not hasattr(task, "heterogeneous") else is_heterogeneous(task)
@@ -129,10 +131,10 @@ def diagnose(
         safe = safe_step(method, delays, smoothness)
         rests = conditions(method, delays, heterogeneous=bool(differ))
     problems: list[str] = []
-    _about_learning(metrics, learns, diverged, problems)
+    _about_learning(metrics, learns, run.diverged, problems)
     if method is not None:
         limit = Diagnosis(smoothness=smoothness, safe_step=safe, conditions=rests)
-        steps = Steps.of(method, trace.iterations, step_changes)
+        steps = Steps.of(method, trace.iterations, run.step_changes)
         _about_step(method, delays, limit, steps, learns, differ, facts, problems)
         _about_stragglers(delays, method, differ, problems)
         _about_schedule(trace, method, problems)
@@ -140,56 +142,34 @@ def diagnose(
     facts.extend([] if rest is None else [rest])
     _about_waste(trace, delays, facts, problems)
     _about_workers(trace, task, method, facts, problems)
-    _about_faults(faults, facts)
+    _about_faults(run.faults, facts)
     return Diagnosis(tuple(facts), tuple(problems), smoothness, safe, rests)
 
 
-def judge(
-    request: RunRequest,
-    trace: Trace,
-    metrics: Mapping[str, NDArray[Any]],
-    x: Vector,
-    faults: Faults,
-    *,
-    diverged: bool,
-    hurry: bool,
-    hung: bool = False,
-    known: float | None,
-    step_changes: Sequence[tuple[int, float]] = (),
-) -> Diagnosis:
-    """Diagnose a run in its own process.
+def judge(run: Observed, *, interrupted: bool, hung: bool) -> Diagnosis:
+    """Diagnose a run in its own process, of which task and method are known.
 
-    ``hurry``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its thread
-    may still use the task.
+    ``interrupted``: a signal stopped the run, so compute no gradients. ``hung``: an evaluation was abandoned, and its
+    thread may still use the task.
     """
-    apart = "an evaluation hung, and a gradient here might too" if hung else _apart(trace, faults.deaths, hurry, len(x))
-    return diagnose(
-        trace,
-        metrics,
-        request.method,
-        request.task,
-        x,
-        faults,
-        diverged=diverged,
-        apart=apart,
-        known=known,
-        step_changes=step_changes,
-    )
+    assert run.x is not None
+    apart = _apart(run.trace, run.faults.deaths, interrupted, len(run.x))
+    return diagnose(run, apart="an evaluation hung, and a gradient here might too" if hung else apart)
 
 
-def _apart(trace: Trace, deaths: int, hurry: bool, dimension: int) -> str | None:
+def _apart(trace: Trace, deaths: int, interrupted: bool, dimension: int) -> str | None:
     """Return the reason not to compute gradients in the server's process: it might die too, or take long or much."""
-    if hurry:
+    if interrupted:
         return "the run was interrupted, and estimating L would delay its end"
     if deaths:
         who = "a worker" if deaths == 1 else f"{deaths} workers"
         return f"{who} died or hung, and computing a gradient here might do the same to the server"
     needed = 8 * dimension * (6 * min(4, len(trace.delays.per_worker)) + 8)  # vectors of float64: draws, and directions
     if needed > MEMORY:
-        return f"the model is large, and estimating L would take {needed / 2**30:.2g} GiB of memory"
+        return f"the model is large, and estimating L would take {size(needed)} of memory"
     took = trace.duration
     if len(took) and takes_long(float(took.min()), len(trace.delays.per_worker)):
-        return f"gradients take {took.min():.2g} s or more, too long to estimate L after the run"
+        return f"gradients take {number(took.min(), 2)} s or more, too long to estimate L after the run"
     return None
 
 
@@ -238,12 +218,12 @@ def _about_learning(
 ) -> None:
     losses = metrics.get("loss")
     if diverged:
-        known = "" if losses is None or not len(losses) else f"; its last value before that was {losses[-1]:.4g}"
+        known = "" if losses is None or not len(losses) else f"; its last value before that was {number(losses[-1])}"
         problems.append(f"the loss is not finite any more{known}")
     elif learns is False and losses is not None:
         grown = losses[-1] > losses[0] + 0.02 * abs(losses[0]) or not np.isfinite(losses[-1])
         problems.append(
-            f"the loss {'grew' if grown else 'hardly changed'}: from {losses[0]:.4g} to {losses[-1]:.4g} in "
+            f"the loss {'grew' if grown else 'hardly changed'}: from {number(losses[0])} to {number(losses[-1])} in "
             f"{metrics['iteration'][-1]} iterations"
         )
 
@@ -264,12 +244,13 @@ def _about_step(
     used, schedule = method.step.peak * steps.used, method.step.schedule
     ratio = used / safe
     fine = ". The loss still went down, so no change is needed" if learns and ratio > 1 else ""
-    what = f"{used:.3g}" if schedule is None else f"{schedule!r} with the peak {used:.3g}"
+    what = number(used, 3) if schedule is None else f"{schedule!r} with the peak {number(used, 3)}"
     if steps.scaled:
-        what += f" (the largest: callbacks multiplied steps by {steps.smallest:.3g} to {steps.largest:.3g})"
+        low, high = number(steps.smallest, 3), number(steps.largest, 3)
+        what += f" (the largest: callbacks multiplied steps by {low} to {high})"
     facts.append(
-        f"step size: {what} is {_times(ratio)} the worst-case safe limit ({safe:.2g} for L ≈ {smoothness:.3g} and "
-        f"these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
+        f"step size: {what} is {_times(ratio)} the worst-case safe limit ({number(safe, 2)} for L ≈ "
+        f"{number(smoothness, 3)} and these delays{''.join(f'; {rest}' for rest in rests)}){fine}"
     )
     option, scaled = "stepsize" if schedule is None else "peak", safe / steps.used
     if learns is False and ratio > MUCH:
@@ -279,7 +260,7 @@ def _about_step(
         adaptive = f", or delay_adaptive(...), which allows more{_if_alike(differ)}" if allows_more else ""
         problems.append(f"the step is too large: try {option}={_down(scaled)} to {MUCH * scaled:.1g}{adaptive}")
     elif learns is False and method.step.peak * steps.mean / safe < 1 / (10 * MUCH):
-        also = f", or scale it less: its mean factor was {steps.mean:.2g}" if steps.mean < steps.largest else ""
+        also = f", or scale it less: its mean factor was {number(steps.mean, 2)}" if steps.mean < steps.largest else ""
         problems.append(f"the step is smaller than necessary: try {option}={_down(scaled)}{also}")
 
 
@@ -314,8 +295,8 @@ def _about_stragglers(delays: Delays, method: Method, differ: bool | None, probl
                 "the same weight"
             )
         problems.append(
-            f"worker {slowest} is far behind (mean delay {delays.per_worker[slowest]:.3g}), so {what} has to "
-            f"be {loss:.2g} times smaller than without it; {remedy}"
+            f"worker {slowest} is far behind (mean delay {number(delays.per_worker[slowest], 3)}), so {what} has to "
+            f"be {number(loss, 2)} times smaller than without it; {remedy}"
         )
 
 

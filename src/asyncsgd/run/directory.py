@@ -33,15 +33,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncsgd import _files
-from asyncsgd._files import create, write_bytes, writing
+from asyncsgd._files import DirectoryLock, create, in_use, write_bytes, writing
 from asyncsgd.core.errors import BadCheckpoint, BadParameter, BadRunDirectory, CannotWrite, Damage, NoRun, TraceError
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints as checkpoints
-from asyncsgd.run.background import BackgroundCall
-from asyncsgd.run.checkpoints import Checkpoint
+from asyncsgd.run.checkpoints import BackgroundCall, Checkpoint
 from asyncsgd.run.checksums import BEST, JOB, NAME, VOLATILE, Checksums, Whole, check_listed
-from asyncsgd.run.lock import DirectoryLock, in_use
-from asyncsgd.run.noise_log import LEDGERS, remember_noise, tail_mark
+from asyncsgd.run.noise_log import NOISE_LOGS, remember_noise, tail_mark
 from asyncsgd.run.read import (
     STARTING,
     as_path,
@@ -282,8 +280,8 @@ class RunDirectory:
 
     @property
     def _all_marks(self) -> dict[str, Mark]:
-        """The same, and of the ledgers."""
-        return self._written | {name: tail_mark(self.path / name) for name in LEDGERS if (self.path / name).exists()}
+        """The same, and of the noise logs."""
+        return self._written | {name: tail_mark(self.path / name) for name in NOISE_LOGS if (self.path / name).exists()}
 
     def _seal(self, marks: dict[str, Mark] | None = None) -> None:
         """Write checksums.json: every file written so far must exist from now on, growing ones up to ``marks``."""

@@ -106,59 +106,60 @@ class Ending:
         if directory is None:
             return ""
         command = f": asyncsgd train --resume --directory {directory}"
-        return f"; resume it with{' flower.serve(..., resume=True)' if self.by_flower else command}"
+        return f"; resume it with{' AsyncStrategy(..., resume=True)' if self.by_flower else command}"
 
 
-def decide(
-    config: Mapping[str, Any],
-    iterations: int,
-    *,
-    met: int | None = None,
-    diverged: int | None = None,
-    stopped: str | None = None,
-    early: str | None = None,
-    signal: str = "",
-    ended: bool = True,
-    running: bool = False,
-    drained: bool = False,
-) -> Ending:
-    """Return how a run ended after ``iterations`` updates. Only this function decides it.
+@dataclass(frozen=True)
+class Known:
+    """What is known about the end of a run."""
 
-    Args:
-        config: The contents of run.json.
-        iterations: Number of updates that arrived.
-        met: The iteration whose model first met the target.
-        diverged: The iteration whose model was found not to be finite.
-        stopped: The error that stopped the run.
-        early: The reason that a callback gave to stop it.
-        signal: The signal that stopped it.
-        ended: Whether the run wrote that it has ended.
-        running: Whether a process is training.
-        drained: Whether every mini-batch of every epoch was handed out. If the run has epochs, that decides whether it
-            is done: lost jobs make the updates fewer, and shorter jobs of slow workers make them more.
-    """
+    iterations: int
+    """The number of updates that arrived."""
+    met: int | None = None
+    """The iteration whose model first met the target."""
+    diverged: int | None = None
+    """The iteration whose model was found not to be finite."""
+    stopped: str | None = None
+    """The error that stopped the run."""
+    early: str | None = None
+    """The reason that a callback gave to stop it."""
+    signal: str = ""
+    """The signal that stopped it."""
+    ended: bool = True
+    """Whether the run wrote that it has ended."""
+    running: bool = False
+    """Whether a process is training."""
+    drained: bool = False
+    """Whether every mini-batch of every epoch was handed out. If the run has epochs, that decides whether it is done:
+    lost jobs make the updates fewer, and shorter jobs of slow workers make them more."""
+
+
+def decide(config: Mapping[str, Any], known: Known) -> Ending:
+    """Return how the run of this run.json ended. Only this function decides it."""
     wanted = 0 if config.get("estimated") else whole(config.get("iterations"))
     until = str(config["until"]) if config.get("until") else None
     engine = config.get("engine")
     by_flower = isinstance(engine, Mapping) and engine.get("engine") == "flower"
 
-    def ending(kind: End, at: int = iterations, reason: str = "") -> Ending:
+    def ending(kind: End, at: int = known.iterations, reason: str = "") -> Ending:
         return Ending(kind, at, wanted, until, reason, by_flower)
 
-    if running:
+    if known.running:
         return ending(End.RUNNING)
-    if stopped is not None:
-        return ending(End.STOPPED, reason=stopped)
-    if not ended:
+    if known.stopped is not None:
+        return ending(End.STOPPED, reason=known.stopped)
+    if not known.ended:
         return ending(End.CRASHED)
-    if diverged is not None:
-        return ending(End.DIVERGED, diverged)
-    if until is not None and met is not None:
-        return ending(End.REACHED, met)
-    complete = drained and not signal and early is None
-    if complete or (config.get("epochs") is None and iterations >= wanted):
+    if known.diverged is not None:
+        return ending(End.DIVERGED, known.diverged)
+    if until is not None and known.met is not None:
+        return ending(End.REACHED, known.met)
+    complete = known.drained and not known.signal and known.early is None
+    if complete or (config.get("epochs") is None and known.iterations >= wanted):
         return ending(End.DONE if until is None else End.MISSED)
-    return ending(End.INTERRUPTED, reason=signal) if early is None else ending(End.EARLY, reason=early)
+    if known.early is not None:
+        return ending(End.EARLY, reason=known.early)
+    return ending(End.INTERRUPTED, reason=known.signal)
 
 
 def ending_of_run(run: TrainingRun) -> Ending:
@@ -169,15 +170,8 @@ def ending_of_run(run: TrainingRun) -> Ending:
         met = run.trace.iterations
     done, signal = run.trace.iterations, run.interrupted or ""
     drained = run.config.get("epochs") is not None and not run.trace.jobs.in_flight.any()
-    return decide(
-        run.config,
-        done,
-        met=met,
-        diverged=run.diverged,
-        early=run.stopped_early,
-        signal=signal,
-        drained=drained,
-    )
+    known = Known(done, met, run.diverged, early=run.stopped_early, signal=signal, drained=drained)
+    return decide(run.config, known)
 
 
 def ending_of_files(
@@ -194,8 +188,7 @@ def ending_of_files(
     def reason(event: str) -> str | None:
         return str(since[event].get("reason", "")) if event in since else None
 
-    return decide(
-        config,
+    known = Known(
         iterations,
         met=_met(config, rows),
         diverged=whole(since[DIVERGED].get("iteration")) if DIVERGED in since else None,
@@ -206,6 +199,7 @@ def ending_of_files(
         running=running,
         drained=DRAINED in since,
     )
+    return decide(config, known)
 
 
 def since_start(journal: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

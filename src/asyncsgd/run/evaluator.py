@@ -77,6 +77,7 @@ class Evaluator:
 
     def __init__(self, task: Task, evaluation: Evaluation, limit: float | None = None) -> None:
         self._task, self._every, self._target = task, evaluation.every, evaluation.target
+        self._share = evaluation.share
         self._limit = math.inf if limit is None else limit
         self.rows: list[Row] = []
         self.last: int | None = None
@@ -89,6 +90,11 @@ class Evaluator:
         """How many evaluations were due while the one before was still under way."""
         self.hung = 0
         """How many evaluations were abandoned."""
+        self.spared = 0
+        """How many evaluations were left out, because they would have taken too large a share of the time."""
+        self._spent = 0.0  # seconds of evaluations since `_since`, without the first one
+        self._took = 0.0  # seconds of the last evaluation
+        self._since: float | None = None  # the time on the run's clock at which the shares begin
         self._quick = True  # whether the last evaluation took at most QUICK seconds
         self._next = 0
         self._under_way: UnderWay | None = None
@@ -101,6 +107,22 @@ class Evaluator:
         """Leave out the evaluation that is due: the one before is still under way."""
         self.skipped += 1
         self._plan(iteration)
+
+    def affordable(self, iteration: int, seconds: float) -> bool:
+        """Return whether an evaluation now would stay within its share of the time; else leave it out.
+
+        It is expected to take as long as the last one. The clock starts here, so after a resume only the time since
+        then counts, for evaluations as for the run.
+        """
+        if self._share is None:
+            return True
+        if self._since is None:
+            self._since = 0.0 if self.last in (None, 0) else seconds
+        if self._spent + self._took <= self._share * (seconds - self._since):
+            return True
+        self.spared += 1
+        self._plan(iteration)
+        return False
 
     def _plan(self, iteration: int) -> None:
         self._next = (iteration // self._every + 1) * self._every
@@ -174,7 +196,8 @@ class Evaluator:
         if error is not None:
             return Missed(under_way.iteration, f"{type(error).__name__}: {error}".rstrip(": "), error)
         found, took = result.result()
-        self._quick = took <= QUICK
+        self._quick, self._took = took <= QUICK, took
+        self._spent += took if under_way.iteration else 0.0  # that of the initial model comes before the clock starts
         return None if found is None else self._enter(under_way, found)
 
     def _abandon(self, under_way: UnderWay) -> Missed:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -122,10 +123,71 @@ def named_method(name: str, options: Mapping[str, Any]) -> Method:
             raise BadParameter("method", name, f"is a {type(found).__name__}", fix)
         return recipes.adapt(found, options)
     except BadParameter as error:
-        plain = error.name == "method" or error.name in OPTIONS
-        option = f"--{error.name.replace('_', '-')}" if plain else f"--set {error.name}"
-        fix = error.fix.replace(f": stepsize={error.value!r}", f": --stepsize {error.value}")
-        raise BadParameter(option, error.value, error.problem, fix) from error
+        raise _as_typed(error, name, options) from error
+
+
+def _as_typed(error: BadParameter, method: str, options: Mapping[str, Any]) -> BadParameter:
+    """Return an error about a method with its options, and their values, as the user typed them."""
+    spelling = {known: _option(known) for known in ("method", *OPTIONS, *recipes.COMMON, *_parameters(method))}
+    value, fix = options.get(error.name, error.value), error.fix
+    if isinstance(value, Mapping):
+        value = value.get("kind", error.value)
+    if error.problem.startswith("is not an option of"):
+        table, dot, _ = error.name.rpartition(".")
+        fix = re.sub(r"(?<=did you mean )\w+", lambda found: _option(table + dot + found[0]), fix)
+        if fix.startswith("pass one of: "):
+            names = fix.removeprefix("pass one of: ").split(", ")
+            fix = f"pass one of: {', '.join(_option(table + dot + known) for known in names)}"
+    problem, fix = as_options(error.problem, spelling), as_options(fix, spelling)
+    return BadParameter(_option(error.name), value, problem, fix)
+
+
+def _option(name: str) -> str:
+    """Return an option of a method as it is typed: ``--clip``, or ``--set buffer``."""
+    return f"--{name.replace('_', '-')}" if name == "method" or name in OPTIONS else f"--set {name}"
+
+
+def _parameters(method: str) -> Iterable[str]:
+    """Return the names of a recipe's own options."""
+    known = recipes.recipes()
+    return inspect.signature(known[method]).parameters if method in known else ()
+
+
+def settable() -> set[str]:
+    """Return the names of the options of methods that go through --set."""
+    return {name for method in recipes.recipes() for name in _parameters(method)}.difference(OPTIONS)
+
+
+def as_options(text: str, spelling: Mapping[str, str]) -> str:
+    """Return a text with arguments written as on the command line, where the text names them as arguments.
+
+    A name counts as an argument before ``=`` and its value, in a comparison, after "pass" and "leave", and before
+    "needs it". A name with an underscore is always one. Elsewhere "noise" and "steps" are ordinary words.
+
+    >>> as_options("pass every >= 1, or resume=True", {"every": "--every", "resume": "--resume"})
+    'pass --every >= 1, or --resume'
+    >>> as_options('less noise needs noise=0.1 and rule="drop"', {"noise": "--noise", "rule": "--set rule"})
+    'less noise needs --noise 0.1 and --set rule=drop'
+    """
+    if not spelling:
+        return text
+    names = "|".join(sorted(map(re.escape, spelling), key=len, reverse=True))
+    value = r"""(?:=(\.\.\.|"[^"]*"|'[^']*'|[\w+-]+(?:\.\w+)*))?"""
+
+    def written(found: re.Match[str]) -> str:
+        shown, given = spelling[found[1]], found[2]
+        before, after = text[: found.start()], text[found.end() :]
+        if before.endswith("--set "):
+            return found[0]
+        if given is None:
+            named = re.match(r" (=|[<>]=?) | needs it\b", after) or re.search(r"(\bpass|\bleave|[<>]=?) $", before)
+            return shown if named or "_" in found[1] else found[1]
+        bare = given if " " in given else given.strip("\"'")
+        if given == "..." or (given == "True" and not shown.startswith("--set ")):
+            return shown
+        return f"{shown}={bare}" if shown.startswith("--set ") else f"{shown} {bare}"
+
+    return re.sub(rf"(?<![\w.'\"(-])({names}){value}(?![\w(])", written, text)
 
 
 def _makes(found: Any) -> bool:

@@ -12,14 +12,13 @@ from asyncsgd.core.errors import EndedJob, UnknownJob, WorkerError, WorkersFaile
 from asyncsgd.core.events import Arrived, Drain, Event, Joined, Left, Lost, Outcome
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
-from asyncsgd.engines.base import Died, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import LATE, Died, Exhausted, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.run import configuration, stored
 from asyncsgd.run.callbacks.base import Hooks, culprit
 from asyncsgd.run.callbacks.best import Best, described
 from asyncsgd.run.checkpoints import Checkpoint, model_of
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.evaluator import TICK
-from asyncsgd.run.faults import where
 from asyncsgd.run.interrupts import Interrupts
 from asyncsgd.run.journal import (
     DIED,
@@ -34,6 +33,7 @@ from asyncsgd.run.journal import (
     STARTED,
     STEP_CHANGED,
     STOPPED,
+    where,
 )
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
@@ -72,6 +72,7 @@ class Loop:
             self._record.note(request.engine.opening)
         with request.engine.start(request.task, request.method.job, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
+            pool.clock = lambda: self._record.seconds
             checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
@@ -142,6 +143,7 @@ class Loop:
             recorder = self._files.resume(checkpoint, config, package, initial)
             record.open(self._server, recorder, checkpoint.seconds, resumed=True)
             with self._rescued():  # from here on, the files belong to the resumed run
+                pool.resumed(record.trace())
                 self._resume(self._files, noise)
             return
         counted = batches_of(request.task)
@@ -161,7 +163,7 @@ class Loop:
         record = self._record
         record.evaluator.load(read_lines(files.path, "metrics.jsonl"))
         journal = configuration.journal(files.path)
-        record.troubles.load(journal)
+        record.fault_counter.load(journal)
         record.step_changes += [(row["iteration"], row["factor"]) for row in journal if row["event"] == STEP_CHANGED]
         record.resumed_at = self._server.iteration
         record.announce(RESUMED)
@@ -191,7 +193,7 @@ class Loop:
         self._record.begin()
         while not self._over() and interrupts.received is None:
             for report in pool.poll(TICK):
-                if isinstance(report, Note) or not self._over():  # a note is reported only once, so take it in any case
+                if isinstance(report, LATE) or not self._over():
                     self._take(pool, report)
             self._record.tick()
 
@@ -261,7 +263,7 @@ class Loop:
         request, record = self._request, self._record
         trace = record.trace()
         trace.check(early=request.method.dispatch.early)
-        x, good, diagnosis = record.close(trace, hurry=interrupted is not None)
+        x, good, diagnosis = record.close(trace, interrupted=interrupted is not None)
         return TrainingRun(
             x=x,
             trace=trace,
@@ -275,7 +277,7 @@ class Loop:
             reached=record.evaluator.reached,
             interrupted=None if interrupted is None else interrupted.name,
             stopped_early=record.control.reason,
-            faults=record.troubles.faults,
+            faults=record.fault_counter.faults,
             config=self._config,
             diagnosis=diagnosis,
             skipped_rows=record.epochs.rows,
@@ -297,13 +299,17 @@ class Loop:
             case Failed():
                 self._failed(pool, report)
             case Died(worker=worker, reason=reason):
-                record.troubles.died()
+                record.fault_counter.died()
                 record.worker(worker, DIED, reason=reason)
-                record.note(f"worker {worker} {reason}")
+                record.note(f"{pool.label(worker)} {reason}")
+            case Exhausted(reason=reason):
+                record.stop(reason)
             case Note(event=event, details=details, message=message):
                 record.journal(event, **details)
                 if message is not None:
                     record.note(message)
+            case Replied(worker=worker, kind=kind, records=records):
+                record.replied(worker, kind, records)
             case Joined(workers=workers):
                 self._handle(pool, report)  # first: an exception in a hook must not leave the journal ahead of it
                 for worker in workers:
@@ -340,10 +346,10 @@ class Loop:
 
     def _rejected(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        in_a_row = record.troubles.count(REJECTED, worker)
+        in_a_row = record.fault_counter.count(REJECTED, worker)
         record.worker(worker, REJECTED, job=job, reason=why)
-        if record.troubles.first(REJECTED):
-            record.note(f"worker {worker}, job {job}: the update was rejected: {why}; the model did not change")
+        if record.fault_counter.first(REJECTED):
+            record.note(f"{pool.label(worker)}, job {job}: the update was rejected: {why}; the model did not change")
         if in_a_row < self._request.limits.max_failures:
             self._handle(pool, Lost(job, Outcome.REJECTED))
             return
@@ -352,9 +358,9 @@ class Loop:
 
     def _retire(self, pool: WorkerPool, worker: int, job: int, why: str) -> None:
         record = self._record
-        record.troubles.retired(worker)
+        record.fault_counter.retired(worker)
         record.worker(worker, RETIRED, reason=why)
-        record.note(f"worker {worker} is retired: {why}")
+        record.note(f"{pool.label(worker)} is retired: {why}")
         pool.retire(worker)
         record.worker(worker, LEFT)
         self._handle(pool, Lost(job, Outcome.REJECTED))
@@ -366,25 +372,25 @@ class Loop:
                 record.measure()  # the model is finite, but its loss may not be
             if record.diverged is not None or self._over():
                 return  # the run ends anyway, for instance because this was the last job of the last epoch
-            raise WorkersFailed(f"no worker is left; the last one, worker {worker}: {why}")
+            raise WorkersFailed(f"no worker is left; the last one, {pool.label(worker)}: {why}")
 
     def _failed(self, pool: WorkerPool, report: Failed) -> None:
         record = self._record
-        in_a_row = record.troubles.count(FAILED, report.worker)
+        in_a_row = record.fault_counter.count(FAILED, report.worker)
         last = report.error.strip().splitlines()[-1] if report.error.strip() else "no message"
         record.worker(report.worker, FAILED, job=report.job, reason=last)
-        if record.troubles.first(where(report.error)):
+        if record.fault_counter.first(where(report.error)):
             record.note(
-                f"worker {report.worker}, job {report.job}: an exception in your code (shown once)\n{report.error}"
+                f"{pool.label(report.worker)}, job {report.job}: an exception in your code (shown once)\n{report.error}"
             )
         self._handle(pool, Lost(report.job))
         if in_a_row >= self._request.limits.max_failures:
             error = WorkersFailed(
-                f"worker {report.worker} failed {in_a_row} times in a row, at last with {last}; "
+                f"{pool.label(report.worker)} failed {in_a_row} times in a row, at last with {last}; "
                 "fix the task and resume with resume=True"
             )
             error.add_note(
-                f"In worker {report.worker}:\n{report.error}"
+                f"In {pool.label(report.worker)}:\n{report.error}"
             )  # callbacks have received the traceback already
             raise error
 

@@ -1,4 +1,4 @@
-"""Append-only ledgers: lines that reach the disk before the run continues, and that a resume never removes."""
+"""The logs of the noise: lines that reach the disk before the run continues, and that a resume never removes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ NOISE = "noise.jsonl"
 """Seeds of the noise: one line per start or resume, with its iteration. As secret as the updates that they protect."""
 RELEASES = "releases.jsonl"
 """Privacy spent so far: see `asyncsgd.flower.privacy`."""
-LEDGERS = (NOISE, RELEASES)
+NOISE_LOGS = (NOISE, RELEASES)
+"""Files whose lines are only appended to."""
 
 
-class Ledger:
+class NoiseLog:
     """A file of JSON lines that only its owner can read. An incomplete last line, left by a kill, is cut off."""
 
     def __init__(self, path: Path) -> None:
@@ -57,8 +58,11 @@ class Ledger:
         os.close(self._file)
 
 
+Ledger = NoiseLog  # the name that flower/privacy.py still imports
+
+
 def tail_mark(path: Path) -> Mark:
-    """Return the length and the checksum of a ledger, from its last complete line alone."""
+    """Return the length and the checksum of a log, from its last complete line alone."""
     size = path.stat().st_size
     with path.open("rb") as file:
         reach = 1 << 12
@@ -76,11 +80,11 @@ def tail_mark(path: Path) -> Mark:
 
 def remember_noise(folder: Path, iteration: int, seed: int) -> None:
     """Record that noise is drawn from this seed since this iteration."""
-    ledger = Ledger(folder / NOISE)
+    log = NoiseLog(folder / NOISE)
     try:
-        ledger.add({"iteration": iteration, "seed": seed})
+        log.add({"iteration": iteration, "seed": seed})
     finally:
-        ledger.close()
+        log.close()
 
 
 def noise_seeds(rows: list[dict[str, Any]]) -> dict[int, int]:

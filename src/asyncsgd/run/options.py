@@ -63,6 +63,8 @@ class Checkpoints:
     >>> import asyncsgd as asgd
     >>> asgd.Checkpoints(every=500, keep=1)
     Checkpoints(seconds=30.0, every=500, keep=1)
+
+    See docs/users/engineer.md for runs that recover from faults.
     """
 
     seconds: float = 30.0
@@ -90,6 +92,8 @@ class Limits:
     >>> import asyncsgd as asgd
     >>> asgd.Limits(max_failures=10, evaluation_seconds=600)
     Limits(max_failures=10, evaluation_seconds=600, evaluation_errors='continue')
+
+    See docs/users/engineer.md for runs that recover from faults.
     """
 
     max_failures: int = 3
@@ -120,8 +124,11 @@ class Evaluation:
     """Iterations between evaluations."""
     target: Target | None = None
     federated: bool = False
-    """As `asyncsgd.flower.serve` promises: updates wait if an evaluation is due while the last one runs, and a run that
-    a signal stops neither waits for an evaluation nor evaluates its last model, as clients may take minutes."""
+    """Clients evaluate too. A run that a signal stops neither waits for an evaluation nor evaluates its last model, as
+    clients may take minutes. Without a ``share``, updates wait if an evaluation is due while the last one runs."""
+    share: float | None = None
+    """The largest share of the run's time that evaluations take. One that would take more is left out; the initial
+    and the last model are always evaluated. None: no limit."""
 
     @classmethod
     def of(cls, iterations: int, every: int | None, until: str | None, *, federated: bool = False) -> Evaluation:
@@ -135,7 +142,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """One run, as the loop carries it out; `asyncsgd.train` and `asyncsgd.flower.serve` make one each."""
+    """One run, as the loop carries it out; `asyncsgd.train` and `asyncsgd.flower.AsyncStrategy` make one each."""
 
     task: Task
     method: Method

@@ -77,7 +77,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return run.json, checked against its checksum."""
     check_complete(path)
     if not (path / "run.json").exists():
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass a run directory, such as runs/task-1")
     try:
         config: dict[str, Any] = json.loads(read_bytes(path, "run.json"))
     except ValueError as error:
@@ -85,9 +85,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadRunDirectory(f"{path / 'run.json'} is damaged (not a JSON object); restore it from a backup")
     if config.get("format") != FORMAT:
-        wrote = (config.get("versions") or {}).get("asyncsgd") if isinstance(config.get("versions"), dict) else None
-        fix = f"use asyncsgd {wrote or 'of the version that wrote it'}, or train again in another directory"
-        found = config.get("format")
+        found, fix = config.get("format"), "train again in another directory"
         raise BadRunDirectory(f"{path} has run format {found!r}, and this asyncsgd reads format {FORMAT}; {fix}")
     claimed = config.pop("sha256", None)
     if config_checksum(config) != claimed:

@@ -18,18 +18,27 @@ from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
-from asyncsgd.run.checkpointer import Checkpointer
+from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.checksums import fingerprint
-from asyncsgd.run.diagnosis import Diagnosis, judge
+from asyncsgd.run.diagnosis import Diagnosis, Observed, judge
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import EpochCount, expected
 from asyncsgd.run.evaluator import Evaluator, Measured, Missed
-from asyncsgd.run.faults import Troubles, where
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, EVALUATION_FAILED, STEP_CHANGED, STOPPED_EARLY
+from asyncsgd.run.journal import (
+    DIAGNOSED,
+    DIVERGED,
+    EVALUATION_FAILED,
+    STEP_CHANGED,
+    STOPPED_EARLY,
+    FaultCounter,
+    where,
+)
 from asyncsgd.run.last_good import LastGood
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.progress import Progress
 from asyncsgd.trace import Recorder, Trace
+
+ALL_ROUNDS = "evaluate_every=1 evaluates every round"
 
 
 class JournalWriter:
@@ -57,7 +66,7 @@ class Recording:
     ) -> None:
         self._request, self._hooks, self.files, self._config = request, hooks, files, config
         self.evaluator = Evaluator(request.task, request.evaluation, request.limits.evaluation_seconds)
-        self.troubles = Troubles()
+        self.fault_counter = FaultCounter()
         self.control = Control()
         self.diverged: int | None = None
         """The iteration whose model, or loss, was found not to be finite."""
@@ -115,7 +124,7 @@ class Recording:
         """Call hooks, evaluate and save after an arrival. Its commands were sent before, so workers are busy."""
         iteration = self._server.iteration
         self._progress.arrived(ended.iteration - ended.job.iteration)
-        self.troubles.fine(ended.job.worker)
+        self.fault_counter.fine(ended.job.worker)
         if self._hooks.update:
             view = self.view()
             for hook in self._hooks.update:
@@ -134,6 +143,13 @@ class Recording:
             for hook in self._hooks.worker:
                 hook(view, worker, what)
 
+    def replied(self, worker: int, kind: str, records: Any) -> None:
+        """Pass on what a worker's answer contained beside its update. Nothing of it is recorded."""
+        if self._hooks.reply:
+            view = self.view()
+            for hook in self._hooks.reply:
+                hook(view, worker, kind, records)
+
     def note(self, text: str) -> None:
         """Report something that a user should know."""
         self._journal.note(text)
@@ -141,6 +157,11 @@ class Recording:
     def journal(self, event: str, **details: Any) -> None:
         """Add one line to the journal."""
         self._journal.add(event, **{"iteration": self._server.iteration, "seconds": self.seconds, **details})
+
+    def stop(self, reason: str) -> None:
+        """End the run as a callback would."""
+        self.control.stop(reason)
+        self._heed()
 
     def _heed(self) -> None:
         """Do what callbacks asked for, and journal it. The loop reads ``control`` to know that it must stop.
@@ -201,21 +222,23 @@ class Recording:
         ``at``: the time of the evaluation before the run, which must not fail.
         """
         evaluator, iteration = self.evaluator, self._server.iteration
-        federated = self._request.evaluation.federated
+        waits = self._request.evaluation.federated and self._request.evaluation.share is None
         if at is not None and evaluator.busy:  # `look_ahead` has begun it
             self._fetch(math.inf, required=True)
             return
-        self.catch_up(wait=not background or federated)
+        self.catch_up(wait=not background or waits)
         if evaluator.busy:
-            if background and not federated:
+            if background and not waits:
                 evaluator.skip(iteration)
             return  # else the run is about to stop, and only one evaluation runs at a time
+        if background and not evaluator.affordable(iteration, self.seconds):
+            return
         x = self._server.output.copy()
         x.flags.writeable = False
         if not self._good.known:
             self._good.keep(iteration, x)
         evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
-        patience = 0.0 if federated else evaluator.patience
+        patience = 0.0 if self._request.evaluation.federated else evaluator.patience
         self._fetch(patience if background else math.inf, required=at is not None)
 
     def catch_up(self, *, wait: bool = True) -> None:
@@ -237,7 +260,7 @@ class Recording:
         error = missed.error
         if error is not None and required:
             raise error
-        self.troubles.missed_evaluation()
+        self.fault_counter.missed_evaluation()
         self.journal(EVALUATION_FAILED, iteration=missed.iteration, reason=missed.reason.partition("\n")[0])
         if error is None:
             self.note(f"the evaluation of iteration {missed.iteration} failed: {missed.reason}; the run continues")
@@ -246,7 +269,7 @@ class Recording:
         if wrong or self._request.limits.evaluation_errors == "raise":
             raise error
         text = "".join(traceback.format_exception(error))
-        if self.troubles.first(where(text)):
+        if self.fault_counter.first(where(text)):
             head = f"the evaluation of iteration {missed.iteration} raised (shown once); the run continues"
             self.note(f"{head}\n{text}")
 
@@ -330,37 +353,41 @@ class Recording:
             return self.files.trace(self._recorder, self._server.concurrency)
         return self._recorder.trace(final_concurrency=self._server.concurrency)
 
-    def diagnose(self, trace: Trace, x: Vector, *, hurry: bool = False) -> Diagnosis:
+    def diagnose(self, trace: Trace, x: Vector, *, interrupted: bool = False) -> Diagnosis:
         """Return why the run does not learn, if it does not."""
         if self.diverged == 0 and not trace.iterations:
             fix = "check the initial parameters, the data and the loss"
             return Diagnosis(problems=(f"{self.evaluator.problem} at the initial model, before any update; {fix}",))
-        seen = judge(
-            self._request,
+        observed = Observed(
             trace,
             self.evaluator.columns(),
+            self.fault_counter.faults,
+            self._request.method,
+            self._request.task,
             x,
-            self.troubles.faults,
             diverged=self.diverged is not None,
-            hurry=hurry,
-            hung=self.evaluator.hung > 0,
             known=self._smoothness,
             step_changes=self.step_changes,
         )
+        seen = judge(observed, interrupted=interrupted, hung=self.evaluator.hung > 0)
         self._smoothness = seen.smoothness
         facts = [*seen.facts, *self.epochs.facts()]
         if skipped := self.evaluator.skipped:
             who = "1 evaluation was" if skipped == 1 else f"{skipped:,} evaluations were"
             facts.append(f"{who} skipped, because the one before was still under way; a larger every= asks for fewer")
+        if spared := self.evaluator.spared:
+            facts.append(
+                f"{spared:,} rounds were not evaluated, so that evaluations take little of the time; {ALL_ROUNDS}"
+            )
         return replace(seen, facts=tuple(facts))
 
-    def close(self, trace: Trace, *, hurry: bool) -> tuple[Vector, int | None, Diagnosis]:
+    def close(self, trace: Trace, *, interrupted: bool) -> tuple[Vector, int | None, Diagnosis]:
         """End the record; return the model, its iteration if that is not the last one, and the diagnosis."""
         kept = None if self.diverged is None else self._good.model()
         if self.files is not None:
             self.files.finish(trace, kept)
         good, x = (None, self._server.output.copy()) if kept is None else kept
-        seen = self.diagnose(trace, x, hurry=hurry)
+        seen = self.diagnose(trace, x, interrupted=interrupted)
         if self.files is not None:  # for reports; a resume drops it like everything after its checkpoint
             self.journal(DIAGNOSED, **asdict(seen))
             self.files.flush(self._recorder)

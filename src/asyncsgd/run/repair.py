@@ -18,7 +18,7 @@ from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checkpoints import Checkpoint
 from asyncsgd.run.checksums import MARK, NAME, UNKNOWN, VOLATILE, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE, RunDirectory
-from asyncsgd.run.noise_log import LEDGERS, RELEASES
+from asyncsgd.run.noise_log import NOISE_LOGS, RELEASES
 from asyncsgd.run.read import as_path, read_config
 from asyncsgd.run.verify import LOG, PARQUET, PICKLE, Finding, ends, verify
 from asyncsgd.trace import Trace
@@ -91,10 +91,10 @@ class _Repair:
         self._iterations = 0  # of the readable part of the trace
         good = self._checkpoints()
         places: dict[str, Places] = {LOG: self._trace(good)}
-        for name in (*APPENDED, *LEDGERS):
+        for name in (*APPENDED, *NOISE_LOGS):
             if (path / name).exists() or name in self._bad:
                 places[name] = self._appended(name, good)
-        for name in sorted(self._bad - {LOG, PARQUET, NAME, *APPENDED, *LEDGERS}):
+        for name in sorted(self._bad - {LOG, PARQUET, NAME, *APPENDED, *NOISE_LOGS}):
             if (path / name).exists():
                 self._set_aside(name)
                 self.done.append(f"{name} is damaged; it is now in {self._aside.name}")
@@ -263,7 +263,7 @@ def listing(path: Path) -> Checksums:
     names += [f"checkpoints/{file.name}" for file in checkpoints.listed(path / "checkpoints")]
     for name in names:
         listed.whole[name] = Whole.of_file(path / name)
-    for name in (LOG, *APPENDED, *LEDGERS):
+    for name in (LOG, *APPENDED, *NOISE_LOGS):
         if (path / name).exists():
             marks = list(ends(name, (path / name).read_bytes()))
             listed.marks[name] = marks[-1] if marks else Mark()

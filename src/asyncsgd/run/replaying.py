@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -62,7 +62,7 @@ def replay(
     task: Task | None = None,
     method: Method | None = None,
     look: Callable[[Arrival, Vector], None] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: bool = False,
     trust: bool = False,
 ) -> Replay:
     """Recompute a run in one process from its trace; raise `ReplayDiffers` at the first job that differs.
@@ -77,7 +77,7 @@ def replay(
         method: The method, if the one of the directory cannot be loaded.
         look: Function that is called with every arrival and its update before it is applied; copy what you keep. Use
             it to estimate L and σ² from gradients with `asyncsgd.theory.estimate_from_gradients`.
-        progress: Function that is called with the number of arrivals since its last call.
+        progress: Whether to show a progress bar on the terminal.
         trust: Allow loading job.pkl of a directory that another user owns. A pickle can run any code when it is loaded,
             so pass True only if you trust that user. Your own directories do not need it, nor do runs whose task
             was given as ``module:task``.
@@ -116,8 +116,9 @@ def replay(
     known = marks(read_blocks(path, "fingerprints.bin"))
     journal = read_lines(path, "journal.jsonl")
     afresh = _Afresh(journal)
-    with _Threads(journal, arrivals.worker) as threads:
-        watch = _Watch(known, stop, look, progress, threads)
+    length = len(arrivals) if stop is None else stop + 1
+    with _Threads(journal, arrivals.worker) as threads, _bar(progress, length) as advance:
+        watch = _Watch(known, stop, look, advance, threads)
         if job is not None and absent:
             watch.wanted = int(trace.jobs.assigned_iteration[job])
         around = Surroundings(
@@ -150,6 +151,23 @@ def replay(
     return Replay(x, reached, trace, watch.compared, compared, arrival, g, point)
 
 
+@contextmanager
+def _bar(progress: bool, total: int) -> Iterator[Callable[[], None]]:
+    """Give the function that advances the progress bar by one arrival; without ``progress`` it does nothing."""
+    if not isinstance(progress, bool):
+        raise BadParameter("progress", progress, "is not True or False", "pass progress=True to see a progress bar")
+    if not progress:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        line = bar.add_task("replaying", total=total)
+        yield lambda: bar.advance(line)
+
+
 def _factors(journal: list[dict[str, Any]]) -> dict[int, list[float]]:
     """Return the factors that callbacks multiplied the step size by, by the iteration that they were first used at."""
     found: dict[int, list[float]] = {}
@@ -168,7 +186,7 @@ def _check_stop(stop: int, total: int) -> None:
 
 def _check_job(trace: Trace, job: int, stop: int | None) -> None:
     if stop is not None:
-        raise BadParameter("job", job, "and stop were both given", "pass one of them")
+        raise BadParameter("job", job, f"and stop = {stop} were both given", "pass one of them")
     if isinstance(job, bool) or not isinstance(job, int | np.integer) or not 0 <= job < len(trace):
         raise BadParameter("job", job, f"is not one of the {len(trace)} jobs of the run", f"pass 0..{len(trace) - 1}")
 
@@ -197,10 +215,10 @@ class _Watch:
         known: Any,
         stop: int | None,
         look: Callable[[Arrival, Vector], None] | None,
-        progress: Callable[[int], None] | None,
+        advance: Callable[[], None],
         threads: _Threads,
     ) -> None:
-        self._known, self._stop, self._look, self._progress = known, stop, look, progress
+        self._known, self._stop, self._look, self._advance = known, stop, look, advance
         self._threads = threads
         self.wanted = -1
         """The iteration whose model is to be kept in ``model``."""
@@ -224,8 +242,7 @@ class _Watch:
             self.compared += 1
         if self._look is not None:
             self._look(arrival, g)
-        if self._progress is not None:
-            self._progress(1)
+        self._advance()
         self._threads.set(t + 1)
         if t == self._stop:
             self.arrival, self.update = _kept(arrival), g.copy()

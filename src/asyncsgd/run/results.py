@@ -23,8 +23,7 @@ from asyncsgd.run.directory import LAST_FINITE
 from asyncsgd.run.ending import since_start
 from asyncsgd.run.epochs import per_epoch
 from asyncsgd.run.evaluator import Evaluator
-from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIVERGED, ENDED, RETIRED, STOPPED_EARLY
+from asyncsgd.run.journal import DIAGNOSED, DIVERGED, ENDED, RETIRED, STOPPED_EARLY, FaultCounter, Faults
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import as_path, read_lines, read_metrics, read_trace
 from asyncsgd.tasks.base import Task
@@ -126,12 +125,12 @@ def _model(path: Path, method: Method) -> tuple[Vector, int]:
 
 
 def _faults(journal: Sequence[Mapping[str, Any]], since: Sequence[Mapping[str, Any]]) -> Faults:
-    troubles = Troubles()
-    troubles.load(journal)
+    fault_counter = FaultCounter()
+    fault_counter.load(journal)
     for row in since:
         if row["event"] == RETIRED:
-            troubles.retired(row["worker"])
-    return troubles.faults
+            fault_counter.retired(row["worker"])
+    return fault_counter.faults
 
 
 def finished(path: Path, request: RunRequest, checkpoint: Checkpoint) -> tuple[TrainingRun, str] | None:

@@ -123,7 +123,7 @@ def _unpickled(path: Path, trust: bool) -> tuple[Task | None, Method | None]:
         raise BadRunDirectory(f"{path} has no job.pkl; {GIVEN}") from error
     if not trust and hasattr(os, "getuid") and owners != {os.getuid()}:
         why = "it is a pickle, which can run any code when it is read"
-        fix = "if you trust that user, pass trust=True (--trust on the command line); if not, pass task and method"
+        fix = f"if you trust that user, pass trust=True, else {GIVEN}"
         raise NotTrusted(f"{path / 'job.pkl'} belongs to another user, and {why}; {fix}")
     # Check first: a damaged pickle can make objects without attributes, or arrays that crash NumPy.
     pickled, mark, checksum = data.rpartition(CHECKED)

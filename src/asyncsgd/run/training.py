@@ -79,7 +79,7 @@ def train(
     >>> run.trace.iterations
     50
 
-    See docs/guides for runs that are watched, resumed and replayed.
+    See docs/users/engineer.md for runs that are watched, resumed and replayed.
     """
     with ExitStack() as closing:
         hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))
@@ -102,7 +102,7 @@ def train(
 def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> TrainingRun:
     """Carry out a request in a directory that is locked and checked, then close every callback.
 
-    `train` and `asyncsgd.flower.serve` both call it. The caller releases the lock afterwards.
+    `train` and `asyncsgd.flower.AsyncStrategy` both call it. The caller releases the lock afterwards.
     """
     with hooks:
         check_files(hooks.callbacks, None if files is None else files.path)

@@ -22,7 +22,7 @@ from asyncsgd.core.errors import AsyncSGDError, BadRunDirectory, Damage, NoRun
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import BEST, NAME, Checksums, Whole
 from asyncsgd.run.directory import APPENDED, FINGERPRINTS, INITIAL, LAST_FINITE
-from asyncsgd.run.noise_log import LEDGERS
+from asyncsgd.run.noise_log import NOISE_LOGS
 from asyncsgd.run.read import STARTING, as_path, held, read_config
 from asyncsgd.run.stored import CHECKED, needs_initial
 from asyncsgd.tasks.model_file import read_facts
@@ -81,7 +81,7 @@ def verify(directory: str | PathLike[str]) -> list[Finding]:
     """
     path = as_path(directory)
     if not (path / "run.json").exists() and not held(path):
-        raise NoRun(f"{path} holds no run (no run.json); pass the directory given to asgd.train")
+        raise NoRun(f"{path} holds no run (no run.json); pass a run directory, such as runs/task-1")
     while True:
         before = _bytes(path / NAME)
         found = _Look(path).findings
@@ -105,7 +105,7 @@ class _Look:
         listed = Checksums() if starting else self._try(NAME, lambda: Checksums.read(path))
         self._listed = listed or Checksums()
         self._check_listed()
-        for name in (*APPENDED, *LEDGERS):
+        for name in (*APPENDED, *NOISE_LOGS):
             if (path / name).exists():
                 self._try(name, lambda name=name: self._check_appended(name))  # type: ignore[misc]
         trace = self._check_trace()

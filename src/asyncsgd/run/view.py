@@ -19,11 +19,10 @@ from asyncsgd.core.events import Outcome
 from asyncsgd.core.parts import describe, described_bytes, described_schedule
 from asyncsgd.format import jsonable, number, size, span
 from asyncsgd.result import Run, traffic
-from asyncsgd.run.diagnosis import Diagnosis, diagnose, stored
+from asyncsgd.run.diagnosis import Diagnosis, Observed, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, ending_of_run
-from asyncsgd.run.faults import Faults, Troubles
-from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED
+from asyncsgd.run.journal import DIAGNOSED, DIED, ENDED, FAILED, REJECTED, RETIRED, FaultCounter, Faults
 from asyncsgd.run.options import Target
 from asyncsgd.run.read import read_config, read_lines, read_trace
 from asyncsgd.run.results import TrainingRun
@@ -83,9 +82,9 @@ class RunView:
             if run.directory is not None:
                 rest["journal"] = tuple(read_lines(run.directory, "journal.jsonl"))
         else:
-            blown = run.diverged is not None
             rest["ending"] = Ending(End.DIVERGED, run.diverged) if run.diverged is not None else Ending(End.SIMULATED)
-            rest["diagnosis"] = diagnose(run.trace, run.metrics, run.method, task, run.x, Faults(), diverged=blown)
+            known = Observed(run.trace, run.metrics, Faults(), run.method, task, run.x, run.diverged is not None)
+            rest["diagnosis"] = diagnose(known)
         return cls(
             name=name or run.method.name,
             trace=run.trace,
@@ -105,7 +104,7 @@ class RunView:
         """Return the view of a trace without metrics and configuration."""
         facts = dict(trace.metadata)
         end = Ending(End.TRACE, reason="its log ends in an incomplete block, left by a kill" if trace.truncated else "")
-        seen = diagnose(trace, {}, None, None, np.empty(0), Faults())
+        seen = diagnose(Observed(trace, {}))
         return cls(name, trace, {}, method=facts.get("method", ""), ending=end, diagnosis=seen, config=facts)
 
     @classmethod
@@ -133,7 +132,7 @@ class RunView:
             ending=ending_of_files(config, journal, rows, trace.iterations, running=running),
             seconds=max(clock, default=None),
             faults=faults,
-            diagnosis=_stored(journal) or diagnose(trace, metrics, None, None, np.empty(0), faults),
+            diagnosis=_stored(journal) or diagnose(Observed(trace, metrics, faults)),
             config=config,
             journal=tuple(journal),
             targets=bounds,
@@ -192,6 +191,11 @@ class RunView:
                 of_worker = found.setdefault(worker, {})
                 of_worker[event] = of_worker.get(event, 0) + 1
         return found
+
+    def clients(self) -> dict[int, tuple[str, str]]:
+        """Return the name and Flower's node id of every worker that is a client, as last reported. Either may be ""."""
+        rows = [row for row in self.journal if row.get("event") == "client" and isinstance(row.get("worker"), int)]
+        return {row["worker"]: (str(row.get("name", "")), str(row.get("node", ""))) for row in rows}
 
     def named(self, name: str) -> RunView:
         """Return the same run under another name."""
@@ -307,7 +311,7 @@ class RunView:
 
 
 def sent(up: int, down: int) -> str:
-    """Return what was sent in words.
+    """Return a sentence part about what was sent.
 
     >>> sent(1_200_000_000, 4_800_000_000)
     '1.2 GB of updates to the server, 4.8 GB of models to workers'
@@ -358,12 +362,12 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, Floats]:
 
 def faults_of(journal: Sequence[Mapping[str, Any]]) -> Faults:
     """Return the faults in a whole journal; retired workers include those that a resume started again."""
-    troubles = Troubles()
-    troubles.load(journal)
+    fault_counter = FaultCounter()
+    fault_counter.load(journal)
     for row in journal:
         if row.get("event") == RETIRED and isinstance(row.get("worker"), int):
-            troubles.retired(row["worker"])
-    return troubles.faults
+            fault_counter.retired(row["worker"])
+    return fault_counter.faults
 
 
 def _stored(journal: list[dict[str, Any]]) -> Diagnosis | None:

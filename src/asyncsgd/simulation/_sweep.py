@@ -91,6 +91,8 @@ def grid(low: float, high: float, points: int) -> NDArray[np.float64]:
 
     >>> [float(s) for s in grid(1e-2, 1, 3)]
     [0.01, 0.1, 1.0]
+
+    See docs/users/researcher.md for sweeps over a grid of step sizes.
     """
     positive("low", low)
     positive("high", high)

@@ -5,7 +5,7 @@ docs/howto/task.md shows how to write your own.
 
 from asyncsgd.core.errors import BadTask
 from asyncsgd.tasks._torch import torch
-from asyncsgd.tasks._torch.splits import split_dataset
+from asyncsgd.tasks._torch.data import split_dataset
 from asyncsgd.tasks._torch.task import TorchTask
 from asyncsgd.tasks.base import BuiltIn, CompiledTask, Task, WritingTask, narrow_seed
 from asyncsgd.tasks.check import check_task

@@ -83,7 +83,10 @@ class Task(Protocol):
 
 @runtime_checkable
 class WritingTask(Task, Protocol):
-    """A task that writes its updates into a given vector."""
+    """A task that writes its updates into a given vector.
+
+    See docs/howto/task.md for what a task may have besides.
+    """
 
     def update_into(self, x: Vector, worker: int, seed: int, out: Vector) -> None:
         """Write into ``out``, a vector like x, what ``update(x, worker, seed)`` returns, to the bit."""
@@ -168,6 +171,8 @@ def narrow_seed(seed: int, bits: int = 32) -> int:
     >>> np.random.seed(narrow_seed(2**64 - 1))
     >>> narrow_seed(2**64 - 1, bits=63) == 2**63 - 1
     True
+
+    See docs/howto/task.md for a task of your own that uses it.
     """
     count("bits", bits)
     return seed & ((1 << int(bits)) - 1)
@@ -184,7 +189,10 @@ ALL = frozenset({"smoothness", "noise_variance", "heterogeneity", "optimum", "mi
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BuiltIn:
-    """A task with constants and compiled kernels. ``update`` runs the kernel of `simulate` with one lane."""
+    """A task with constants and compiled kernels. ``update`` runs the kernel of `simulate` with one lane.
+
+    See docs/howto/task.md for a task of your own.
+    """
 
     workers: int
     dimension: int

@@ -30,6 +30,8 @@ def check_task(task: Any, *, workers: int | None = None, slope: bool = False, dr
 
     >>> from asyncsgd import tasks
     >>> tasks.check_task(tasks.quadratic(workers=3, noise=0.1), slope=True)
+
+    See docs/howto/task.md for what a task must keep to.
     """
     number = workers if workers is not None else getattr(task, "workers", None) or 1
     for name in ("initial", "update", "evaluate"):

@@ -182,7 +182,13 @@ KINDS = ("iid", "dirichlet", "label")
 
 @dataclass(frozen=True, eq=False)
 class DataSplit:
-    """How the rows of one dataset are split among workers; `split` makes and checks it."""
+    """How the rows of one dataset are split among workers; `split` makes and checks it.
+
+    >>> [len(part) for part in split("iid", workers=3).parts(9)]
+    [3, 3, 3]
+
+    See docs/users/federated.md for training on data that differ between workers.
+    """
 
     kind: str | Sequence[ArrayLike]
     workers: int
@@ -217,6 +223,8 @@ def split(
     DataSplit(kind='dirichlet', workers=4, alpha=0.1, seed=0)
     >>> split([[0, 2], [1]]).workers
     2
+
+    See docs/users/federated.md for training on data that differ between workers.
     """
     if isinstance(kind, str):
         if kind not in KINDS:
@@ -245,6 +253,8 @@ def iid_split(n_rows: int, workers: int, seed: int = 0) -> list[RowNumbers]:
 
     >>> [len(part) for part in iid_split(10, 3)]
     [4, 3, 3]
+
+    See docs/users/federated.md for training on data that differ between workers.
     """
     _enough(n_rows, workers)
     shuffled = np.random.Generator(np.random.Philox(key=derive(seed))).permutation(n_rows)
@@ -266,6 +276,8 @@ def dirichlet_split(labels: ArrayLike, workers: int, alpha: float = 0.3, seed: i
     >>> parts = dirichlet_split([0, 1] * 50, workers=4, alpha=0.3)
     >>> len(parts), sum(len(part) for part in parts)
     (4, 100)
+
+    See docs/users/federated.md for training on data that differ between workers.
     """
     classes = _one_dimensional(labels)
     _enough(len(classes), workers)
@@ -292,6 +304,8 @@ def label_split(labels: ArrayLike, workers: int) -> list[RowNumbers]:
 
     >>> label_split([1, 0, 1, 0], 2)
     [array([1, 3]), array([0, 2])]
+
+    See docs/users/federated.md for training on data that differ between workers.
     """
     classes = _one_dimensional(labels)
     _enough(len(classes), workers)

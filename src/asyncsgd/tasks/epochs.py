@@ -29,6 +29,8 @@ def batches_per_epoch(rows: int, batch_size: int) -> int:
 
     >>> batches_per_epoch(rows=10, batch_size=4)
     3
+
+    See docs/howto/task.md for a task that walks its data in epochs.
     """
     count("rows", rows)
     count("batch_size", batch_size)
@@ -53,6 +55,8 @@ def rows_of_batch(batch: int, batch_size: int, rows: int, seed: int) -> NDArray[
     [2, 5, 4, 8]
 
     The training guide (docs/guides) tells how a run walks its epochs.
+
+    See docs/howto/task.md for a task that walks its data in epochs.
     """
     _check(seed, batch=batch)
     epoch, place = divmod(int(batch), batches_per_epoch(rows, batch_size))
@@ -70,6 +74,8 @@ def epoch_rows(seed: int, epoch: int, rows: int) -> NDArray[np.int64]:
 
     >>> epoch_rows(seed=0, epoch=0, rows=6).tolist()
     [5, 0, 1, 4, 3, 2]
+
+    See docs/howto/task.md for a task that walks its data in epochs.
     """
     _check(seed, epoch=epoch)
     count("rows", rows)

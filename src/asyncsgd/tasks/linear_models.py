@@ -53,6 +53,8 @@ def least_squares(
     >>> task = least_squares([[1.0, 0.0], [0.0, 2.0]], [1.0, 4.0])
     >>> task.optimum.round(12).tolist(), task.smoothness
     ([1.0, 2.0], 2.0)
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     a = table("features", features)
     y = column("targets", targets, len(a)).astype(np.float64)
@@ -88,6 +90,8 @@ class Logistic(BuiltIn):
     L = λ_max(AᵀA)/(4m) + ridge of the worst worker is exact as an upper bound. x* and f* come from Newton's method and
     are `exact` since ‖∇f(x*)‖ ≤ 1e-12 times the longest row; separable data without ridge have none. σ² and ζ_i² are
     those at x* (at x_0 without x*), by enumerating the rows, and `exact` only where they are 0 everywhere.
+
+    See docs/users/researcher.md for simulations on such a task.
     """
 
     features: Floats
@@ -132,6 +136,8 @@ def logistic(
     >>> task = logistic(m=100, dim=20, workers=2)
     >>> sorted(task.exact), task.evaluate(task.optimum)["gradient_norm"] < 1e-14
     (['heterogeneity', 'minimum', 'noise_variance', 'optimum', 'smoothness'], True)
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     if (features is None) != (labels is None):
         missing = "features" if features is None else "labels"

@@ -84,6 +84,8 @@ def quadratic(
     >>> task = quadratic(dim=3, eigenvalues=(1, 4), workers=2, heterogeneity=0.5)
     >>> task.smoothness, round(float(task.heterogeneity.mean()), 12)
     (4.0, 0.25)
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     count("dim", dim)
     count("workers", workers)
@@ -114,6 +116,8 @@ def paper_quadratic(seed: int = 0, dim: int = 10, workers: int = 2) -> Quadratic
 
     >>> paper_quadratic().smoothness
     4.0
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     count("dim", dim)
     count("workers", workers)

@@ -28,6 +28,8 @@ class Softmax(BuiltIn):
     exact as an upper bound (Böhning 1992). x* and f* come from Newton's method and are `exact` since
     ‖∇f(x*)‖ ≤ 1e-12 times the longest row; they are unknown without ridge, and beyond 1,500 weights. σ² and ζ_i² are
     those at x* (at x_0 without x*), by enumerating the rows, and `exact` only where they are 0 everywhere.
+
+    See docs/users/researcher.md for simulations on such a task.
     """
 
     features: Floats
@@ -79,6 +81,8 @@ def softmax(
 
     >>> softmax([[1.0, 0.0], [0.0, 1.0]], [0, 1]).workers
     1
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     if features is None or labels is None:
         if features is not labels:
@@ -132,6 +136,8 @@ def digits(
     >>> task = digits(workers=4, split="dirichlet")
     >>> task.workers, sorted(task.evaluate(task.initial()))
     (4, ['accuracy', 'distance', 'gradient_norm', 'loss'])
+
+    See docs/users/researcher.md for simulations, sweeps and comparisons on such a task.
     """
     if model != "softmax":
         raise BadParameter("model", model, "is unknown", "pass 'softmax'")

@@ -18,7 +18,7 @@ from asyncsgd.core.events import Arrived, Assign, Cancel, Job, Joined, Left
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Gradient, Work
 from asyncsgd.core.worker import Workers
-from asyncsgd.engines.base import Died, Engine, Note, Report
+from asyncsgd.engines.base import Died, Engine, Exhausted, Note, Replied, Report
 from asyncsgd.tasks.epochs import batches_per_epoch, rows_of_batch
 from asyncsgd.testing.engine_contract import Watched, WatchedPool
 from asyncsgd.testing.faults import AtJobs, Fault, FaultyTask, Gate, job_seed
@@ -242,8 +242,10 @@ def _short(report: Report) -> str:
     match report:
         case Joined(workers=workers):
             return f"Joined({list(workers)})"
-        case Left(worker=worker) | Died(worker=worker):
+        case Left(worker=worker) | Died(worker=worker) | Replied(worker=worker):
             return f"{type(report).__name__}(worker {worker})"
         case Note(event=event):
             return f"Note({event!r})"
+        case Exhausted():
+            return repr(report)
     return f"{type(report).__name__}(job {report.job})"

@@ -71,6 +71,8 @@ def check_engine(
 
     >>> import asyncsgd as asgd
     >>> check_engine(asgd.engines.processes, only="order")
+
+    See docs/howto/engine.md for an engine that passes.
     """
     able = Abilities() if abilities is None else abilities
     positive("patience", patience)

@@ -14,7 +14,7 @@ from asyncsgd.core.events import Arrived, Assign, Command, Joined, Left, Lost
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Died, Engine, Failed, Note, Rejected, Report, WorkerPool
+from asyncsgd.engines.base import Died, Engine, Exhausted, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.tasks.base import Task
 
 
@@ -97,7 +97,7 @@ class Ledger:
                 case Lost(job=job):
                     self._check_known(job)
                     self._end(job, "lost")
-                case Note():
+                case Note() | Replied() | Exhausted():
                     pass
                 case _:
                     raise BadEngine(f"reported {report!r}, which is not a report")
@@ -181,7 +181,7 @@ class WatchedPool(WorkerPool):
         self._pool.retire(worker)
         self.ledger.retire(worker)
 
-    def finish(self) -> list[Note]:
+    def finish(self) -> Sequence[Note | Replied]:
         return self._pool.finish()
 
     def close(self) -> None:

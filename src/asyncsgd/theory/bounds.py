@@ -36,7 +36,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bound:
-    """A / (η · share · (T + extra)) + B η + C η² for η <= max_step, T counting gradients in whole batches."""
+    """A / (η · share · (T + extra)) + B η + C η² for η <= max_step, T counting gradients in whole batches.
+
+    >>> bound = theorem1((8, 70), smoothness=2.0, gap=1.0, noise_variance=0.1)
+    >>> step = bound.best_step(1000)
+    >>> bound.at(1000, step) < bound.at(1000, step / 10)
+    True
+
+    See docs/theory.md for every bound.
+    """
 
     theorem: str
     start: float
@@ -116,13 +124,15 @@ def theorem1(delays: Given, *, smoothness: float, gap: float, noise_variance: fl
 
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max).
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
 
     >>> bound = theorem1((8, 70), smoothness=2.0, gap=1.0, noise_variance=0.0)
     >>> bound.best_step(1000) == bound.max_step
     True
+
+    See docs/theory.md for all bounds, and for how delays are counted.
     """
     concurrency, longest = concurrency_and_maximum(delays)
     constants(smoothness, gap, noise_variance)
@@ -145,9 +155,9 @@ def theorem1_bounded(
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         gradient_bound: G, the largest norm of a gradient.
 
     >>> bound = theorem1_bounded(8, smoothness=2.0, gap=1.0, noise_variance=0.5, gradient_bound=3.0)
@@ -188,9 +198,9 @@ def theorem2(
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         weights: The w_t of a run, ``trace.step / η``. By default those of the rule min(1, τ_C/τ_t) at the delays of the
             run; without a run, its worst case, Σ w_t >= (3/4 + 1/(4τ_C)) T.
         delays: The τ_t that belong to the weights; those of the trace, if one is given.
@@ -199,6 +209,8 @@ def theorem2(
     0.78125
     >>> theorem2(8, smoothness=2.0, gap=1.0, noise_variance=0.0, weights=[1, 1], delays=[0, 16]).condition
     'the update of iteration 1 has weight 1 at a delay of 16, above τ_C/τ = 0.5'
+
+    See docs/theory.md for all bounds, and for how delays are counted.
     """
     jobs = concurrency_of(concurrency)
     constants(smoothness, gap, noise_variance)
@@ -273,9 +285,9 @@ def theorem3(
 
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max).
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         heterogeneity: ζ_i², one per worker, or one for all.
         worker_delays: The τ^i_avg, one per worker; those of the run, if one is given.
 
@@ -327,9 +339,9 @@ def theorem3_bounded(
 
     Args:
         concurrency: τ_C, or a run, or (τ_C, τ_max).
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         heterogeneity: ζ_i², one per worker, or one for all.
         gradient_bound: G, the largest norm of a worker's gradient.
 

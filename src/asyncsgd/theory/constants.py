@@ -227,6 +227,8 @@ def estimate_from_gradients(
     >>> found = estimate_from_gradients(x, x * [1.0, 3.0], losses=[5.0, 5.5, 11.0], noise_variance=0.0)
     >>> found.smoothness.value, found.gradient_bound.value, found.heterogeneity
     (3.0, 6.0, None)
+
+    See docs/users/researcher.md for what the theory does with the estimates.
     """
     x, g = _table("points", points), _table("gradients", gradients)
     if x.shape != g.shape:

@@ -69,12 +69,14 @@ def queues(
 
     Args:
         durations: Mean seconds per gradient, one per worker.
-        concurrency: Jobs in flight.
+        concurrency: The number of jobs in flight.
         variability: c², one number or one per worker: 0 for fixed durations, 1 for exponential ones.
 
     >>> found = queues([10.0] * 900 + [60.0] * 100, 300)
     >>> round(found.seconds, 1), round(float(found.utilisation[-1]), 2)
     (24.2, 0.74)
+
+    See docs/theory.md for times with and without queues side by side.
     """
     count("concurrency", concurrency)
     network = Network.of(durations, variability)
@@ -99,6 +101,8 @@ def queued_times(
 
     >>> queued_times([10.0] * 900 + [60.0] * 100, [10, 100, 1000]).round(1)
     array([15.1, 16.9, 63.7])
+
+    See docs/theory.md for times with and without queues side by side.
     """
     wanted = [int(c) if isinstance(c, np.integer) else c for c in concurrencies]
     for concurrency in wanted:
@@ -203,6 +207,8 @@ def async_delays(durations: Sequence[float] | Floats) -> ExpectedDelays:
     >>> found = async_delays([1.0, 1.0, 10.0])
     >>> found.per_worker.round(1), found.maximum
     (array([ 1.1,  1.1, 20. ]), 20)
+
+    See docs/theory.md for times with and without queues side by side.
     """
     tau = sorted_durations(durations)
     rate = float((1 / tau).sum())
@@ -226,11 +232,13 @@ def federated_delays(
 
     Args:
         durations: Mean seconds per gradient, one per worker.
-        concurrency: τ_C.
-        variability: c², see `queues`.
+        concurrency: τ_C, the number of jobs in flight.
+        variability: c², the squared coefficient of variation of the durations; see `queues`.
 
     >>> federated_delays([10.0] * 900 + [60.0] * 100, 10).per_worker[[0, -1]].round(1)
     array([ 6. , 36.3])
+
+    See docs/theory.md for times with and without queues side by side.
     """
     found = queues(durations, concurrency, variability=variability)
     average = concurrency - 1.0

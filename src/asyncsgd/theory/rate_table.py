@@ -23,6 +23,11 @@ class Order:
 
     Papers also set L = r0 = 1. With g(y) = f(y √(r0/L)) / r0 that loses nothing: ε, σ², ζ² and G² are divided by L r0
     first, which gives σ²Lr0/ε² for σ²/ε² and τ Lr0/ε for τ/ε. Compare orders with orders only.
+
+    >>> Order("mine", {2.0: 3.0}, scale=1.0).iterations(0.1)
+    300.0
+
+    See docs/theory.md for the bounds with constants.
     """
 
     name: str
@@ -47,12 +52,14 @@ def maximum_delay_only(delays: Given, *, smoothness: float, gap: float, noise_va
 
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max), of which τ_C is not used.
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
 
     >>> maximum_delay_only((2, 50), smoothness=1.0, gap=1.0, noise_variance=0.0).max_step
     0.01
+
+    See docs/theory.md for the bounds that these rates stand beside.
     """
     _, longest = concurrency_and_maximum(delays)
     constants(smoothness, gap, noise_variance)
@@ -79,15 +86,17 @@ def minibatch_bound(
     and γ <= 1/L (Ghadimi and Lan 2013; Dekel et al. 2012). The mean runs over the points at which batches began.
 
     Args:
-        batch: n.
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        batch: n, the number of gradients per step.
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         heterogeneity: ζ_i² or their mean, if a batch is drawn from the workers with replacement; 0 if every worker
             takes part in every batch.
 
     >>> minibatch_bound(10, smoothness=2.0, gap=1.0, noise_variance=0.0).iterations(0.1)
     (400, 0.05)
+
+    See docs/theory.md for the bounds that these rates stand beside.
     """
     count("batch", batch)
     constants(smoothness, gap, noise_variance)
@@ -119,7 +128,7 @@ def fedbuff_order(
     Args:
         delays: A run, a trace, or (τ_C, τ_max).
         smoothness: L, the smoothness constant of f.
-        gap: r0 = f(x_0) - f*.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
         noise_variance: σ², the variance of a stochastic gradient.
         heterogeneity: ζ², how much the workers' gradients differ; one number, or one per worker.
         gradient_bound: G, a bound on the norm of every gradient.
@@ -127,6 +136,8 @@ def fedbuff_order(
     >>> known = dict(smoothness=1.0, gap=1.0, noise_variance=1.0, heterogeneity=0.0, gradient_bound=2.0)
     >>> fedbuff_order((10, 100), **known).iterations(0.1)
     4100.0
+
+    See docs/theory.md for the bounds that these rates stand beside.
     """
     _, longest = concurrency_and_maximum(delays)
     constants(smoothness, gap, noise_variance)
@@ -169,9 +180,9 @@ def rates(
     Args:
         delays: A trace, ``trace.delays``, or (τ_C, τ_max).
         epsilon: The mean squared gradient norm to reach.
-        smoothness: L.
-        gap: r0 = f(x_0) - f*.
-        noise_variance: σ².
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: r0 = f(x_0) - f*, how far the first loss lies above the lowest one.
+        noise_variance: σ², the variance of a stochastic gradient.
         heterogeneity: ζ_i², one per worker, or one for all.
         worker_delays: τ^i_avg, one per worker; from the run if one is given, else τ_C - 1 for every worker.
         gradient_bound: G, a bound on ‖∇f_i‖.
@@ -182,6 +193,8 @@ def rates(
     mini-batch SGD                    8000      2000
     Theorem 1                        49999     11000
     Theorem 2                        41291      2000
+
+    See docs/theory.md for the bounds that these rates stand beside.
     """
     positive("epsilon", epsilon)
     constants(smoothness, gap, noise_variance)

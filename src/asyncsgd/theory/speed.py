@@ -26,12 +26,14 @@ def over_selection_time(durations: Sequence[float] | Floats, goal: int, asked: i
     Args:
         durations: Seconds per gradient, one per worker, in any order.
         goal: Answers that end the round; the others are cancelled.
-        asked: Workers asked, at most all.
+        asked: The number of workers that are asked, at most all of them.
 
     >>> round(over_selection_time([10.0] * 900 + [60.0] * 100, goal=10, asked=13), 2)
     11.66
 
     Reference: Bonawitz et al. (2019), Towards federated learning at scale.
+
+    See docs/theory.md for the speed-up lemma with and without queues.
     """
     count("goal", goal)
     count("asked", asked)
@@ -54,6 +56,8 @@ class Limits:
     """Seconds to an ε-stationary point, up to constants; every number is an order of magnitude, not a forecast.
 
     With A = LΔ/ε, V = σ²LΔ/ε², durations τ_1 ≤ … ≤ τ_n and H_m the harmonic mean of the m fastest.
+
+    See docs/theory.md for the limits that hold for any method.
     """
 
     optimum: float
@@ -81,14 +85,16 @@ def limits(
 
     Args:
         durations: Seconds per gradient, one per worker, in any order.
-        smoothness: L.
-        gap: Δ = f(x_0) - f*.
+        smoothness: L, the Lipschitz constant of the gradient.
+        gap: Δ = f(x_0) - f*, how far the first loss lies above the lowest one.
         epsilon: The squared gradient norm to reach.
-        noise_variance: σ².
+        noise_variance: σ², the variance of a stochastic gradient.
 
     >>> found = limits([i**0.5 for i in range(1, 10_001)], smoothness=1, gap=1, epsilon=1e-3, noise_variance=0.01)
     >>> round(found.optimum), found.optimum_workers
     (3898, 15)
+
+    See docs/theory.md for the limits that hold for any method.
     """
     positive("smoothness", smoothness)
     positive("gap", gap)
@@ -152,6 +158,8 @@ def speedup(durations: Sequence[float] | Floats, concurrency: int) -> Speedup:
     >>> crowded = speedup([10.0] * 900 + [60.0] * 100, concurrency=1000)
     >>> crowded.asynchronous, crowded.floor, round(crowded.queued_fixed, 1), round(crowded.queued, 1)
     (15.0, 60.0, 63.7, 67.1)
+
+    See docs/theory.md for the speed-up lemma with and without queues.
     """
     count("concurrency", concurrency)
     tau = sorted_durations(durations)

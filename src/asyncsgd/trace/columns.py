@@ -71,6 +71,13 @@ class Jobs:
 
     The last four may be left out. Every job is then one mini-batch, the k-th job the k-th mini-batch, and the number of
     ``examples`` and the ``seconds`` of computing are unknown (-1 and NaN).
+
+    >>> from asyncsgd.trace import Trace
+    >>> jobs = Trace.from_history(workers=[0, 1, 1], assigned=[0, 0, 1], arrived=[1, 0, -1]).jobs
+    >>> jobs.worker, jobs.take([0]).ended_iteration
+    (array([0, 1, 1]), array([1]))
+
+    See docs/users/researcher.md for the columns of a trace.
     """
 
     job: Ints

@@ -342,7 +342,7 @@ class Trace:
         """Return the jobs as a pandas DataFrame, with the outcomes as text."""
         return self.to_arrow().to_pandas()
 
-    def to_chrome(self, path: str | PathLike[str], metrics: Mapping[str, Any] | None = None) -> None:
+    def write_timeline(self, path: str | PathLike[str], metrics: Mapping[str, Any] | None = None) -> None:
         """Write Chrome's trace events, for ui.perfetto.dev. ``metrics``, such as those of a run, become counters."""
         from asyncsgd.trace.timeline import write
 

@@ -76,19 +76,20 @@ def flower_fedavg(grid: Grid, arrays: ArrayRecord, config: Any, evaluation: Eval
 
 
 def asynchronous(grid: Grid, arrays: ArrayRecord, config: Any, evaluation: Evaluation) -> asgd.trace.Trace:
-    run = asgd.flower.serve(
-        grid,
-        arrays,
+    clients = int(config["clients"])
+    strategy = asgd.flower.AsyncStrategy(
         method(config),
-        iterations=int(config["updates"]),
-        evaluate=evaluation if config["data"] else None,
-        every=int(config["at-once"]) if config["data"] else None,
+        fraction_evaluate=0.0,
+        min_available_nodes=clients,
+        evaluate_every=1,
         until="reached >= 1" if config["data"] else None,
-        clients=asgd.flower.Clients(minimum=int(config["clients"]), heterogeneous=False),
+        clients=asgd.flower.Clients(heterogeneous=False),
         seed=int(config["seed"]),
         progress=False,
     )
-    return run.trace
+    rounds = -(-int(config["updates"]) // clients)
+    result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluation if config["data"] else None)
+    return result.run.trace
 
 
 @app.main()

@@ -27,18 +27,19 @@ def fedavg(grid: Any, arrays: ArrayRecord, updates: int) -> None:
     strategy.start(grid, arrays, num_rounds=updates // CLIENTS)
 
 
-def serve(method: Callable[[], asgd.Method]) -> Callable[[Any, ArrayRecord, int], None]:
+def asynchronous(method: Callable[[], asgd.Method]) -> Callable[[Any, ArrayRecord, int], None]:
     def run(grid: Any, arrays: ArrayRecord, updates: int) -> None:
-        rules = asgd.flower.Clients(minimum=CLIENTS, heterogeneous=False)
-        asgd.flower.serve(grid, arrays, method(), iterations=updates, every=updates, clients=rules, progress=False)
+        rules = asgd.flower.Clients(heterogeneous=False)
+        strategy = asgd.flower.AsyncStrategy(method(), fraction_evaluate=0.0, clients=rules, progress=False)
+        strategy.start(grid, arrays, num_rounds=updates // CLIENTS)
 
     return run
 
 
 CONTESTANTS = {
     "Flower's FedAvg": fedavg,
-    "asyncsgd, rounds": serve(lambda: asgd.fedavg(1.0, clients=CLIENTS, ask=CLIENTS)),
-    "asyncsgd, asynchronous": serve(lambda: asgd.async_sgd(0.5)),
+    "asyncsgd, rounds": asynchronous(lambda: asgd.fedavg(1.0, clients=CLIENTS, ask=CLIENTS)),
+    "asyncsgd, asynchronous": asynchronous(lambda: asgd.async_sgd(0.5)),
 }
 
 

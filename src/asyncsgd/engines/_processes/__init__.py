@@ -14,17 +14,20 @@ from itertools import cycle, islice
 from typing import ClassVar
 
 from asyncsgd.core.errors import UsageError
-from asyncsgd.core.validate import count, positive
+from asyncsgd.core.validate import count
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Engine, WorkerPool, per_worker, processors, share
+from asyncsgd.engines.base import Engine, WorkerPool, checked, processors, share
 from asyncsgd.engines.devices import CPU, can_use_devices, check_devices, check_task, visible_gpus
 from asyncsgd.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class Processes(Engine):
-    """Worker processes on this machine; see `processes`."""
+    """Worker processes on this machine; see `processes`.
+
+    See docs/users/engineer.md for training with worker processes.
+    """
 
     devices: tuple[str, ...] = ()
     threads_each: int | None = None
@@ -104,15 +107,9 @@ def processes(
     count("workers", workers)
     if threads is not None:
         count("threads", threads)
-    if job_timeout is not None:
-        positive("job_timeout", job_timeout)
-    positive("start_timeout", start_timeout)
     return Processes(
         workers,
         devices=names,
         threads_each=threads,
-        job_timeout=job_timeout,
-        start_timeout=start_timeout,
-        slowdown=per_worker("slowdown", slowdown, workers, nothing=1.0),
-        min_seconds=per_worker("min_seconds", min_seconds, workers, nothing=0.0),
+        **checked(workers, job_timeout, start_timeout, slowdown, min_seconds),
     )

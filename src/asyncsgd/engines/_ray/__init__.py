@@ -16,7 +16,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, nonnegative, positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.core.work import Work
-from asyncsgd.engines.base import Engine, WorkerPool, per_worker
+from asyncsgd.engines.base import Engine, WorkerPool, checked
 from asyncsgd.engines.devices import CPU, check_task
 from asyncsgd.tasks.base import Task
 
@@ -78,7 +78,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Ray(Engine):
-    """Workers on a Ray cluster; see `ray`."""
+    """Workers on a Ray cluster; see `ray`.
+
+    See docs/guides/cluster.md for training on a Ray cluster.
+    """
 
     groups: tuple[Group, ...] = ()
     address: str | None = None
@@ -182,18 +185,12 @@ def ray(
         count("at_least", at_least)
         if at_least > total:
             raise BadParameter("at_least", at_least, f"is more than the {total} workers", "ask for fewer")
-    if job_timeout is not None:
-        positive("job_timeout", job_timeout)
-    positive("start_timeout", start_timeout)
     return Ray(
         total,
         groups=groups,
         address=address,
         at_least=at_least,
-        job_timeout=job_timeout,
-        start_timeout=start_timeout,
-        slowdown=per_worker("slowdown", slowdown, total, nothing=1.0),
-        min_seconds=per_worker("min_seconds", min_seconds, total, nothing=0.0),
+        **checked(total, job_timeout, start_timeout, slowdown, min_seconds),
         logs=logs,
         runtime_env=runtime_env,
     )

@@ -35,7 +35,7 @@ class WorkerConfig:
     slowdown: float
     min_seconds: float
     device: str
-    """The name of the device that the task is told to use."""
+    """The name of the device that the task has to use."""
     path: tuple[str, ...]
     """The server's module path. The worker appends those entries that exist on its machine to its own path."""
     memory: tuple[int, int, int, int, bytes] | None

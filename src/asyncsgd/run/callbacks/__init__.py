@@ -1,6 +1,6 @@
 """Callbacks that come with asyncsgd: early stopping, the best model, and loggers.
 
-Pass them to `asyncsgd.train` or `asyncsgd.flower.serve`, beside your own, see `asyncsgd.Callback`::
+Pass them to `asyncsgd.train` or `asyncsgd.flower.AsyncStrategy`, beside your own, see `asyncsgd.Callback`::
 
     asgd.train(..., callbacks=[asgd.callbacks.EarlyStopping("loss"), asgd.callbacks.tensorboard("runs/a/tensorboard")])
 
@@ -30,22 +30,24 @@ __all__ = ["Callback", "Control", "EarlyStopping", "LiveView", "Logger", "Logger
 __all__ += ["mlflow", "tensorboard", "wandb"]
 
 
-def tensorboard(directory: str | PathLike[str] | None = None, *, every: float = 1.0) -> TensorBoard:
+def tensorboard(directory: str | PathLike[str] | None = None, *, seconds: float = 1.0) -> TensorBoard:
     """Write event files for TensorBoard. Needs the extra ``tensorboard``.
 
     Iterations that a resumed run repeats replace the earlier ones.
 
     Args:
         directory: Folder for the event files, one per run; by default ``tensorboard`` in the run directory.
-        every: Seconds between writes.
+        seconds: Seconds between writes.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import TensorBoard
 
-    return TensorBoard(directory, every)
+    return TensorBoard(directory, seconds)
 
 
 def mlflow(
-    experiment: str = "asyncsgd", *, name: str | None = None, tracking_uri: str | None = None, every: float = 5.0
+    experiment: str = "asyncsgd", *, name: str | None = None, tracking_uri: str | None = None, seconds: float = 5.0
 ) -> MLflow:
     """Log to an MLflow store. Needs the extra ``mlflow``.
 
@@ -56,11 +58,13 @@ def mlflow(
         name: Name of the run; by default the names of the method and the directory.
         tracking_uri: The store, such as ``sqlite:///mlflow.db`` or ``http://localhost:5000``; by default MLflow's own
             choice: ``MLFLOW_TRACKING_URI``, or a local file.
-        every: Seconds between writes.
+        seconds: Seconds between writes.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import MLflow
 
-    return MLflow(experiment, name, tracking_uri, every)
+    return MLflow(experiment, name, tracking_uri, seconds)
 
 
 def wandb(
@@ -69,7 +73,7 @@ def wandb(
     mode: str = "offline",
     name: str | None = None,
     directory: str | PathLike[str] | None = None,
-    every: float = 1.0,
+    seconds: float = 1.0,
     **options: Any,
 ) -> WandB:
     """Log to Weights & Biases. Needs the extra ``wandb``.
@@ -81,9 +85,11 @@ def wandb(
         mode: ``offline`` or ``online``.
         name: Name of the run; by default the names of the method and the directory.
         directory: Folder for the files; by default the run directory, or else the current one.
-        every: Seconds between writes.
+        seconds: Seconds between writes.
         **options: Further arguments of ``wandb.init``, such as ``entity``, ``tags``, ``group``.
+
+    See docs/users/engineer.md for other callbacks, and docs/howto/callback.md for one of your own.
     """
     from asyncsgd.run.callbacks.trackers import WandB
 
-    return WandB(project, mode, name, directory, every, options)
+    return WandB(project, mode, name, directory, seconds, options)

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveView:
-    """The state of a run at one moment; a callback may keep it."""
+    """The state of a run at one moment; a callback may keep it.
+
+    See docs/howto/callback.md for callbacks that use it.
+    """
 
     config: Mapping[str, Any]
     """The configuration of the run, as in run.json."""
@@ -78,7 +81,15 @@ class LiveView:
 
 
 class Control:
-    """What a callback may do to a run."""
+    """What a callback may do to a run.
+
+    >>> control = Control()
+    >>> control.stop("no progress")
+    >>> control.reason
+    'no progress'
+
+    See docs/howto/callback.md for callbacks that stop a run or change its step.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -162,6 +173,13 @@ class Callback:
     def on_worker(self, view: LiveView, worker: int, what: str) -> None:
         """Called when a worker has ``joined``, ``left``, ``died``, ``failed``, or was ``rejected`` or ``retired``."""
 
+    def on_reply(self, view: LiveView, worker: int, kind: str, records: Any) -> None:
+        """Called with what a Flower client's reply contained beside the model, before its update is used.
+
+        ``kind`` is "train" or "evaluate", and ``records`` a ``flwr.app.RecordDict``. Its values are a client's claims:
+        the server has checked nothing of them. Other engines do not call this hook.
+        """
+
     def on_note(self, text: str) -> None:
         """Called with a note for the user: a worker died, an exception in the task's code. May precede the start."""
 
@@ -184,7 +202,17 @@ class Callback:
         return None
 
 
-HOOKS = ("on_start", "on_update", "on_progress", "on_evaluation", "on_checkpoint", "on_worker", "on_note", "on_end")
+HOOKS = (
+    "on_start",
+    "on_update",
+    "on_progress",
+    "on_evaluation",
+    "on_checkpoint",
+    "on_worker",
+    "on_reply",
+    "on_note",
+    "on_end",
+)
 
 
 class Hooks:
@@ -197,9 +225,13 @@ class Hooks:
         check_callbacks(callbacks)
         self.callbacks = tuple(callbacks)
         ordered = [*([] if terminal is None else [terminal]), *callbacks]
-        self.start, self.update, self.progress, self.evaluation, self.checkpoint, self.worker, self.note, self.end = (
-            [_blaming(callback, name) for callback in ordered if _overrides(callback, name)] for name in HOOKS
-        )
+        hooks = {
+            name.removeprefix("on_"): [_blaming(callback, name) for callback in ordered if _overrides(callback, name)]
+            for name in HOOKS
+        }
+        self.start, self.update, self.progress = hooks["start"], hooks["update"], hooks["progress"]
+        self.evaluation, self.checkpoint, self.worker = hooks["evaluation"], hooks["checkpoint"], hooks["worker"]
+        self.reply, self.note, self.end = hooks["reply"], hooks["note"], hooks["end"]
         self._stateful = _by_name([callback for callback in callbacks if _overrides(callback, "state")])
         self._states: dict[str, dict[str, Any]] = {}  # the newest state of each, by the same names
         self._closing = ExitStack()

@@ -36,7 +36,10 @@ class Row:
 
 
 class Logger(Callback):
-    """Base class of the loggers. Override ``kind`` and the methods below; if they raise, the run continues."""
+    """Base class of the loggers. Override ``kind`` and the methods below; if they raise, the run continues.
+
+    See docs/howto/callback.md for the hooks of a callback.
+    """
 
     kind = ""
     """Name of the logger, of its extra, and its key in loggers.json."""
@@ -60,9 +63,9 @@ class Logger(Callback):
 
     # ------------------------------------------------------------------------------------------ a callback
 
-    def __init__(self, every: float) -> None:
-        positive("every", every)
-        self._every = every
+    def __init__(self, seconds: float) -> None:
+        positive("seconds", seconds)
+        self._seconds = seconds
         self._rows: list[Row] = []
         self._next = -math.inf
         self._iteration = 0
@@ -89,11 +92,11 @@ class Logger(Callback):
         self._rows.append(Row(view.iteration, view.seconds, self.now(), {**metrics, "run/seconds": view.seconds}))
 
     def on_progress(self, view: LiveView) -> None:
-        """Write the rows, at most once every ``every`` seconds."""
+        """Write the rows, at most once in ``seconds`` seconds."""
         self._iteration = view.iteration
         if view.seconds < self._next:
             return
-        self._next = view.seconds + self._every
+        self._next = view.seconds + self._seconds
         values = {
             "run/updates_per_second": view.updates_per_second,
             "run/workers": float(view.workers),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from asyncsgd.format import clock, number
-from asyncsgd.run.callbacks.base import Callback, LiveView
+from asyncsgd.run.callbacks.base import Callback, Control, LiveView
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -16,17 +17,24 @@ if TYPE_CHECKING:
 class Terminal(Callback):
     """A live progress line on a terminal; elsewhere one line every half minute. Notes are printed above it."""
 
-    def __init__(self, every: float = 30.0, *, summary: bool = True) -> None:
-        """Print a line every ``every`` seconds where output cannot be redrawn, and a summary at the end if ``summary``.
+    def __init__(
+        self,
+        seconds: float = 30.0,
+        *,
+        summary: bool = True,
+        evaluated: Callable[[LiveView, Mapping[str, float]], str] | None = None,
+    ) -> None:
+        """Print a line every ``seconds`` where output cannot be redrawn, and a summary at the end if ``summary``.
 
-        An interrupted run always gets a summary, because `asyncsgd.train` does not return it.
+        ``evaluated`` returns a line to print for every evaluation; by default the progress line alone shows them. An
+        interrupted run always gets a summary, because `asyncsgd.train` does not return it.
         """
         from rich.console import Console
 
-        self._summary = summary
+        self._summary, self._evaluated = summary, evaluated
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
-        self._every, self._next = every, every
+        self._seconds, self._next = seconds, seconds
 
     def on_start(self, view: LiveView) -> None:
         """Start the progress line."""
@@ -49,8 +57,13 @@ class Terminal(Callback):
             left = time_left(view).strip()
             self._bar.update(self._line, completed=view.iteration, description=describe(view), left=left)
         elif view.seconds >= self._next:
-            self._next = view.seconds + self._every
+            self._next = view.seconds + self._seconds
             self._console.print(describe(view) + time_left(view), soft_wrap=True)
+
+    def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
+        """Print the metrics, if every evaluation has a line of its own."""
+        if self._evaluated is not None and metrics:
+            self.on_note(self._evaluated(view, metrics))
 
     def on_note(self, text: str) -> None:
         """Print a note."""

@@ -33,8 +33,8 @@ class MLflow(Logger):
 
     kind = "mlflow"
 
-    def __init__(self, experiment: str, name: str | None, tracking_uri: str | None, every: float) -> None:
-        super().__init__(every)
+    def __init__(self, experiment: str, name: str | None, tracking_uri: str | None, seconds: float) -> None:
+        super().__init__(seconds)
         self._mlflow = needs(self.kind, _import_mlflow)
         self._experiment, self._name = experiment, name
         self._uri: str = self._mlflow.get_tracking_uri() if tracking_uri is None else tracking_uri
@@ -153,10 +153,10 @@ class WandB(Logger):
         mode: str,
         name: str | None,
         directory: str | PathLike[str] | None,
-        every: float,
+        seconds: float,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(every)
+        super().__init__(seconds)
         if mode not in MODES:
             raise BadParameter("mode", mode, "is unknown", f"pass one of {', '.join(MODES)}")
         self._wandb = needs(self.kind, _import_wandb)
@@ -222,8 +222,8 @@ class TensorBoard(Logger):
 
     kind = "tensorboard"
 
-    def __init__(self, directory: str | PathLike[str] | None, every: float) -> None:
-        super().__init__(every)
+    def __init__(self, directory: str | PathLike[str] | None, seconds: float) -> None:
+        super().__init__(seconds)
         self._tensorboard = needs(self.kind, _import_tensorboard)
         self._directory = None if directory is None else Path(directory)
 

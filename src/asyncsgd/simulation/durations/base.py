@@ -170,6 +170,13 @@ class Durations:
     ``H * draw(w, k, seed)`` seconds of work if it has H local steps and is the worker's k-th, ends at
     ``finish(w, begin, work)`` and arrives ``up[w]`` later. A worker that keeps state from job to job gets a job only
     when the one before has arrived.
+
+    >>> import asyncsgd as asgd
+    >>> speeds = asgd.durations.fixed([1.0, 3.0]).with_network(8e6)
+    >>> speeds.workers, speeds.draw(1, 0, seed=0)
+    (2, 3.0)
+
+    See docs/howto/durations.md for networks, changing speeds and outages.
     """
 
     lowered: Lowered

@@ -38,6 +38,8 @@ def measured(samples: Mapping[Any, Sequence[float]] | Sequence[Sequence[float]])
 
     >>> measured({7: [1.0, 3.0], 2: [5.0]}).means
     array([5., 2.])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     fix = "pass one sequence of seconds per worker, such as [[1.0, 1.2], [3.1]]"
     if isinstance(samples, np.ndarray) and samples.ndim == 2 and samples.size:
@@ -103,6 +105,8 @@ def fixed(seconds: Any, *, workers: int | None = None) -> Durations:
     <Durations: 2 workers, fixed>
     >>> fixed(1.0, workers=8).workers
     8
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     return build(FIXED, *broadcast(workers, seconds=_seconds("seconds", seconds)))
 
@@ -116,6 +120,8 @@ def exponential(means: Any, *, workers: int | None = None) -> Durations:
 
     >>> exponential([1.0, 2.0]).means
     array([1., 2.])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     return build(EXPONENTIAL, *broadcast(workers, means=_seconds("means", means)))
 
@@ -131,6 +137,8 @@ def gamma(means: Any, shape: Any, *, workers: int | None = None) -> Durations:
 
     >>> gamma(2.0, shape=4.0, workers=3)
     <Durations: 3 workers, gamma>
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     columns = {"means": _seconds("means", means), "shape": positive("shape", shape)}
     return build(GAMMA, *broadcast(workers, **columns))
@@ -146,6 +154,8 @@ def lognormal(medians: Any, sigma: Any, *, workers: int | None = None) -> Durati
 
     >>> lognormal(2.0, sigma=[0.0, 1.0]).means.round(4)
     array([2.    , 3.2974])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     columns = {"medians": _seconds("medians", medians), "sigma": nonnegative("sigma", sigma)}
     return build(LOGNORMAL, *broadcast(workers, **columns))
@@ -161,6 +171,8 @@ def uniform(low: Any, high: Any, *, workers: int | None = None) -> Durations:
 
     >>> uniform(0.0, [1.0, 3.0]).means
     array([0.5, 1.5])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     lows, highs = broadcast(workers, low=nonnegative("low", low), high=_seconds("high", high))
     good = lows <= highs
@@ -183,6 +195,8 @@ def truncated_normal(means: Any, std: Any, *, workers: int | None = None) -> Dur
 
     >>> truncated_normal(1.0, std=[0.1, 1.0]).means.round(4)
     array([1.    , 1.2876])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     columns = {"means": _seconds("means", means), "std": nonnegative("std", std)}
     return build(TRUNCATED_NORMAL, *broadcast(workers, **columns))
@@ -199,6 +213,8 @@ def pareto(scale: Any, shape: Any, *, workers: int | None = None) -> Durations:
 
     >>> pareto(1.0, shape=2.0, workers=2).means
     array([2., 2.])
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     columns = {"scale": _seconds("scale", scale), "shape": positive("shape", shape)}
     return build(PARETO, *broadcast(workers, **columns))
@@ -212,6 +228,8 @@ def concatenate(parts: Sequence[Durations]) -> Durations:
 
     >>> concatenate([fixed([10.0] * 900), exponential(60.0, workers=100)])
     <Durations: 1000 workers (900 fixed, 100 exponential)>
+
+    See docs/howto/durations.md for measured durations, networks, changing speeds and outages.
     """
     fix = "pass a list of durations, such as [fixed(1.0, workers=8), exponential([2.0])]"
     if not isinstance(parts, list | tuple) or not parts:

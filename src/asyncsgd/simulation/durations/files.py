@@ -173,6 +173,8 @@ def from_parquet(path: str | PathLike[str]) -> Durations:
     ...     run.trace.write(f"{folder}/trace.parquet")
     ...     print(from_parquet(f"{folder}/trace.parquet").means)
     [1. 3.]
+
+    See docs/howto/durations.md for how to measure durations and simulate with them.
     """
     file = _existing(path)
     with _parquet(file) as parquet:
@@ -263,6 +265,8 @@ def from_trace(trace: Trace | str | PathLike[str], *, skip: int = 0) -> Duration
     >>> run = simulate(tasks.quadratic(workers=2), methods.async_sgd(0.1), durations.fixed([1, 3]), iterations=8)
     >>> from_trace(run.trace).means
     array([1., 3.])
+
+    See docs/howto/durations.md for how to measure durations and simulate with them.
     """
     if not isinstance(trace, Trace):
         trace = Trace.read(_existing(trace))
@@ -276,8 +280,8 @@ def from_trace(trace: Trace | str | PathLike[str], *, skip: int = 0) -> Duration
     worker, took, rows = worker[arrived], (end - begin)[arrived], ended[arrived]
     if skip:
         count("skip", skip)
-        first = np.searchsorted(worker, worker)  # of the rows of the same worker, which are in the order of time
-        late = np.arange(len(worker)) - first >= skip
+        begun = np.searchsorted(worker, worker)  # of the rows of the same worker, which are in the order of time
+        late = np.arange(len(worker)) - begun >= skip
         worker, took, rows = worker[late], took[late], rows[late]
     if not len(took):
         raise BadParameter("trace", trace, "has no arrival to measure", "pass the trace of a longer run")

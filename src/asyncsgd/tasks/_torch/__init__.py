@@ -8,8 +8,7 @@ from typing import Any
 from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.validate import count, integer, nearest
 from asyncsgd.tasks._torch.batches import Sampling
-from asyncsgd.tasks._torch.data import Rows, Stream, as_rows, is_pair, is_stream
-from asyncsgd.tasks._torch.splits import check_split, share_out
+from asyncsgd.tasks._torch.data import Rows, Stream, as_rows, check_split, is_pair, is_stream, share_out
 from asyncsgd.tasks._torch.task import Data, TorchTask
 from asyncsgd.tasks.data import DataSplit
 

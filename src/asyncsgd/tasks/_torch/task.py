@@ -63,6 +63,8 @@ class TorchTask:
     ``torch.use_deterministic_algorithms``.) The given model is copied, never changed. `notes` describes its buffers.
 
     Each process sets up the model on its device when it first uses it.
+
+    See docs/guides/torch.md for what is trained, and on what data.
     """
 
     def __init__(self, module: Any, objective: Objective, data: Data, sampling: Sampling, compute: Compute) -> None:
@@ -115,7 +117,7 @@ class TorchTask:
 
     def without_parameters(self) -> TorchTask | None:
         """Return this task without the values of `initial`, to be stored beside them; None if that is impossible."""
-        from asyncsgd.tasks._torch.hollow import hollow
+        from asyncsgd.tasks._torch.model import hollow
 
         module, task = hollow(self._module), copy(self)
         task._module = module
@@ -123,7 +125,7 @@ class TorchTask:
 
     def with_parameters(self, x: Vector) -> TorchTask:
         """Return this task, which `without_parameters` made, with the values that it left out."""
-        from asyncsgd.tasks._torch.hollow import fill
+        from asyncsgd.tasks._torch.model import fill
 
         task = copy(self)
         task._module = deepcopy(self._module)

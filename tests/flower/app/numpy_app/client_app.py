@@ -17,7 +17,7 @@ LIES = (
     lambda x: Array(np.full_like(x, np.nan)),
     lambda x: Array(np.zeros(len(x) + 1, x.dtype)),
     lambda x: Array(dtype="float32", shape=x.shape, stype="numpy.ndarray", data=claims(x, (2**40,))),
-    lambda x: Array(x.astype(np.float64)),
+    lambda x: Array(x.astype(np.complex64)),
     lambda x: Array(np.full_like(x, 1e30)),
 )
 

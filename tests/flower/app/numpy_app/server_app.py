@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 import asyncsgd as asgd
@@ -32,27 +32,20 @@ def run_with(name: str, grid: Grid, context: Context) -> None:
     config = context.run_config
     directory = Path(str(config["directory"])) / name
 
-    def evaluate(iteration: int, arrays: ArrayRecord) -> dict[str, float]:
-        return {"mean": float(arrays["x"].numpy().mean())}
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"mean": float(arrays["x"].numpy().mean())})
 
-    run = asgd.flower.serve(
-        grid,
-        ArrayRecord({"x": Array(np.full(1000, 10.0, np.float32)), "count": Array(np.array(0))}),
+    strategy = asgd.flower.AsyncStrategy(
         METHODS[name],
-        iterations=int(config["iterations"]),
-        evaluate=evaluate,
-        evaluate_clients=bool(config["evaluate"]),
-        every=4,
+        fraction_evaluate=1.0 if config["evaluate"] else 0.0,
+        min_train_nodes=int(config["minimum"]),
+        evaluate_every=1,
         directory=directory,
         resume=bool(config["resume"]),
         checkpoints=asgd.Checkpoints(every=int(config["checkpoint-every"])),
-        clients=asgd.flower.Clients(
-            minimum=int(config["minimum"]),
-            max_norm=1e6,
-            timeout=120.0,
-            max_failures=1,
-            pause=30.0,
-            heterogeneous=False,
-        ),
+        clients=asgd.flower.Clients(max_norm=1e6, max_failures=1, pause=30.0, heterogeneous=False),
     )
-    print(f"{name}: mean {run.arrays['x'].numpy().mean():.4f} after {run.trace.iterations} iterations")
+    arrays = ArrayRecord({"x": Array(np.full(1000, 10.0, np.float32)), "count": Array(np.array(0))})
+    rounds = int(config["rounds"])
+    result = strategy.start(grid, arrays, num_rounds=rounds, timeout=120.0, evaluate_fn=evaluate)
+    print(f"{name}: mean {result.arrays['x'].numpy().mean():.4f} after {result.run.trace.iterations} iterations")

@@ -1,0 +1,1 @@
+"""Softmax regression in NumPy, with a NumPyClient."""

@@ -1,0 +1,42 @@
+"""sklearn-app: the same app with an asynchronous server. The clients are the same."""
+
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+import asyncsgd as asgd
+from sklearn_app.task import create_model, get_model_params, load_data, set_model_params
+
+app = ServerApp()
+
+
+def get_evaluate_fn(output):
+    _, _, images, labels = load_data()
+    model = create_model(1)
+
+    def evaluate(server_round, arrays):
+        set_model_params(model, arrays.to_numpy_ndarrays())
+        accuracy = float(model.score(images, labels))
+        with Path(output).open("a") as file:
+            file.write(f"{accuracy}\n")
+        return MetricRecord({"accuracy": accuracy})
+
+    return evaluate
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    strategy = asgd.flower.AsyncStrategy(
+        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        min_available_nodes=config["clients"],
+        evaluate_every=1,
+        directory=config["directory"],
+    )
+    strategy.start(
+        grid,
+        ArrayRecord(get_model_params(create_model(config["local-epochs"]))),
+        num_rounds=config["num-server-rounds"],
+        evaluate_fn=get_evaluate_fn(config["output"]),
+    )

@@ -1,0 +1,39 @@
+"""torch-app: a Flower server of the message interface."""
+
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from torch_app.task import Net, load_data, test
+
+app = ServerApp()
+
+
+def get_evaluate_fn(output):
+    _, testloader = load_data()
+
+    def evaluate(server_round, arrays):
+        model = Net()
+        model.load_state_dict(arrays.to_torch_state_dict())
+        loss, accuracy = test(model, testloader, torch.device("cpu"))
+        with Path(output).open("a") as file:
+            file.write(f"{accuracy}\n")
+        return MetricRecord({"loss": loss, "accuracy": accuracy})
+
+    return evaluate
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=1.0, min_available_nodes=config["clients"])
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(Net().state_dict()),
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
+        num_rounds=config["num-server-rounds"],
+        evaluate_fn=get_evaluate_fn(config["output"]),
+    )

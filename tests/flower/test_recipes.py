@@ -1,0 +1,64 @@
+"""Every recipe runs under the strategy, and leaves it to the client what a job computes."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from flower.serving import ARRAYS, clients, error
+
+import asyncsgd as asgd
+from asyncsgd.flower import AsyncStrategy, Clients
+from asyncsgd.methods.listing import recipes
+
+LATE = {"concurrency": 3, "clients": 2, "threshold": 1.0, "smoothness": 1.0, "batch": 2, "limit": 4}
+"""Values for options without a default."""
+LOCAL = {"diloco", "async_diloco", "decoupled_diloco"}
+"""Recipes that have local steps by themselves."""
+
+
+def made(name: str) -> asgd.Method:
+    recipe = recipes()[name]
+    parameters = inspect.signature(recipe).parameters.values()
+    needed = {each.name: LATE[each.name] for each in parameters if each.default is each.empty and each.name in LATE}
+    return recipe(0.2, **needed)
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_trains_stock_clients(name: str) -> None:
+    grid, method = clients(1.5, 2.0, 2.5), made(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", asgd.BiasWarning)  # several recipes favour fast clients, which is their own
+        result = AsyncStrategy(method, progress=False, evaluate_every=5).start(
+            grid, ARRAYS, num_rounds=20, evaluate_fn=error
+        )
+    assert result.run.trace.iterations == 60
+    losses = [row["loss"] for row in result.evaluate_metrics_serverapp.values()]
+    assert losses[-1] < losses[0]
+    assert np.isfinite(losses).all()
+    assert not grid.wrong
+    configs: list[Any] = [
+        message.content["config"] for message in grid.messages if message.metadata.message_type == "train"
+    ]
+    assert all(("steps" in config) == (name in LOCAL) for config in configs)
+    notes = [note for note in result.run.config["notes"] if "ClientApp decides" in note]
+    assert bool(notes) == (name in LOCAL)
+
+
+def test_every_recipe_of_the_table_is_tried() -> None:
+    listed = str(asgd.methods.table())
+    assert all(name in listed for name in recipes())
+    assert len(recipes()) >= 18
+
+
+def test_open_options_are_filled_in_with_the_clients_at_the_start() -> None:
+    """Not with the least number of clients that may start: a step for two would be too long for five."""
+    strategy = AsyncStrategy(asgd.async_diloco(0.7, steps=20), progress=False, clients=Clients(heterogeneous=False))
+    result = strategy.start(clients(1.0, 2.0, 3.0, 4.0, 5.0), ARRAYS, num_rounds=2)
+    assert result.run.config["bound"] == {"workers": 5, "iterations": 10}
