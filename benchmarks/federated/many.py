@@ -1,4 +1,4 @@
-"""Simulate 10^5 clients of 50 kinds, which are distributed as those of the part `prediction`: seconds and memory."""
+"""Simulate 10^5 clients of 80 kinds, which are distributed as those of the part `prediction`: seconds and memory."""
 
 from __future__ import annotations
 
