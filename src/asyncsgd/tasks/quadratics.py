@@ -19,6 +19,8 @@ class Quadratic(BuiltIn):
 
     All constants are exact, and the same at every x, but one: multiplicative noise g·(1 + m·z) has the variance
     m²‖g‖², which no number bounds. ``noise_variance`` is then that at x_0, the largest over workers, and not `exact`.
+
+    See docs/users/federated.md for `with_examples`, which weighs the workers.
     """
 
     hessian: Floats
