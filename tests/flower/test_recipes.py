@@ -61,4 +61,5 @@ def test_open_options_are_filled_in_with_the_clients_at_the_start() -> None:
     """Not with the least number of clients that may start: a step for two would be too long for five."""
     strategy = AsyncStrategy(asgd.async_diloco(0.7, steps=20), progress=False, clients=Clients(heterogeneous=False))
     result = strategy.start(clients(1.0, 2.0, 3.0, 4.0, 5.0), ARRAYS, num_rounds=2)
-    assert result.run.config["bound"] == {"workers": 5, "iterations": 10, "batches": None}
+    bound = result.run.config["bound"]
+    assert (bound["workers"], bound["iterations"]) == (5, 10)

@@ -38,7 +38,6 @@ def __getattr__(name: str) -> Any:
         raise MissingLibrary("asgd.flower.AsyncStrategy", "Flower", "asyncsgd[flower]") from error
     from asyncsgd.flower.strategy import AsyncStrategy
 
-    globals()[name] = AsyncStrategy
     return AsyncStrategy
 
 
