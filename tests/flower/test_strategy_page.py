@@ -41,8 +41,6 @@ def test_no_parameter_of_fedavg_is_left_out() -> None:
 def test_every_call_makes_a_method(call: str) -> None:
     if "torch" in call:
         pytest.importorskip("torch", reason="the extra 'torch' is not installed")
-    if "asgd.aggregation." in call and not hasattr(asgd.aggregation, "median"):
-        pytest.skip("robust aggregation is not there yet")
     names = {"asgd": asgd, "method": asgd.fedbuff(1.0, concurrency=8, buffer=4)}
     assert isinstance(eval(call, names), asgd.Method)
 
