@@ -176,7 +176,8 @@ def main() -> None:
         engine = asgd.engines.processes(options.workers)
     else:
         problem = task(size=SMALL)
-        total = None if options.epochs is None else options.epochs * problem.batches_per_epoch
+        # With steps by speed, updates may have fewer mini-batches: the schedule of --iterations then ends early.
+        total = options.iterations * 50 if options.epochs is None else options.epochs * problem.batches_per_epoch
         chosen = far_apart(options.method, options.warmup, total)
         seconds = [options.unit * SECONDS[worker % len(SECONDS)] for worker in range(options.workers)]
         engine = asgd.engines.processes(options.workers, threads=1, min_seconds=seconds)

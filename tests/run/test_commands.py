@@ -164,7 +164,7 @@ def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals,
     assert f"delay_adaptive interrupted by {number.name} at iteration " in first
     assert "Traceback" not in complaints
     assert any("delays: " in line for line in others)
-    assert others[-1] == "  saved in run: resume with resume=True, or --resume on the command line"
+    assert others[-1] == "  saved in run: resume with --resume"
     [newest, *_] = checkpoints.listed(here / "run" / "checkpoints")
     assert f" {checkpoints.read(newest).iteration} iterations in " in first
     end = str(checkpoints.read(newest).iteration + 20)

