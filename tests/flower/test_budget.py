@@ -39,6 +39,17 @@ def test_the_limit_is_the_largest_number_within_the_budget(kind: Any, z: float, 
     assert gaussian_epsilon(z / np.sqrt(squares + 1), 1e-5, kind) > epsilon
 
 
+def test_what_is_reported_is_within_the_budget_to_the_last_digit() -> None:
+    """A budget between the exact ε of eight updates and the rounded one that is reported leaves seven."""
+    from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+
+    reported = gaussian_epsilon(4.0 / np.sqrt(8), 1e-5)
+    budget = float(np.nextafter(reported, 0.0))
+    assert GaussianPrivacyLoss(4.0 / np.sqrt(8)).get_delta_for_epsilon(budget) <= 1e-5  # so the formula admits eight
+    assert allowed_squares(4.0, Privacy(reported)) == 8
+    assert allowed_squares(4.0, Privacy(budget)) == 7
+
+
 @given(st.integers(1, 60), st.lists(st.integers(0, 2), max_size=60), st.integers(1, 5))
 def test_clients_that_are_admitted_never_exceed_the_limit(limit: int, order: list[int], size: int) -> None:
     """Admission when a job is sent is enough, whatever other clients do before its update arrives."""
