@@ -32,7 +32,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip, State, Transform
 from asyncsgd.core.validate import positive
 from asyncsgd.core.vectors import Vector
-from asyncsgd.run.noise_log import RELEASES, Ledger
+from asyncsgd.run.noise_log import RELEASES, NoiseLog
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Book:
         """Σ c_f² of every client."""
         self.sum: Mapping[int, int] = {}
         """Number of updates of each client in the sum that is being filled, not released yet."""
-        self._ledger: Ledger | None = None
+        self._log: NoiseLog | None = None
 
     def admits(self, worker: int) -> bool:
         """Return whether one more update of this client keeps it within the limit when the present sum is released.
@@ -123,8 +123,8 @@ class Book:
         if begun and not (folder / RELEASES).exists():
             fix = "restore it from a backup, or start a run in another directory"
             raise BadRunDirectory(f"{folder / RELEASES} is missing, so ε is unknown; {fix}")
-        self._ledger = Ledger(folder / RELEASES)
-        for row in self._ledger.rows:
+        self._log = NoiseLog(folder / RELEASES)
+        for row in self._log.rows:
             self._count({int(worker): int(times) for worker, times in row["clients"].items()})
 
     def released(self, version: int, clients: Mapping[int, int]) -> None:
@@ -137,15 +137,15 @@ class Book:
             if self.limit is not None and self.squares.get(worker, 0) + times * times > self.limit:
                 what = f"a release would take client {worker} above the budget ε = {self.budget:g}"
                 raise EngineError(f"{what}; the run stopped before it")
-        if self._ledger is not None:
-            self._ledger.add({"version": version + 1, "clients": {str(worker): n for worker, n in clients.items()}})
+        if self._log is not None:
+            self._log.add({"version": version + 1, "clients": {str(worker): n for worker, n in clients.items()}})
         self._count(clients)
 
     def close(self) -> None:
         """Stop recording: a replay with the same method releases nothing."""
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
     def _count(self, clients: Mapping[int, int]) -> None:
         for worker, times in clients.items():

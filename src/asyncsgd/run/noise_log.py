@@ -58,9 +58,6 @@ class NoiseLog:
         os.close(self._file)
 
 
-Ledger = NoiseLog  # the name that flower/privacy.py still imports
-
-
 def tail_mark(path: Path) -> Mark:
     """Return the length and the checksum of a log, from its last complete line alone."""
     size = path.stat().st_size
