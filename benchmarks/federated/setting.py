@@ -20,7 +20,7 @@ AT_ONCE = 10
 """Jobs in flight of every asynchronous method, and clients of a round."""
 BUFFER = 5
 LEVELS = (0.95, 0.98)
-"""Accuracies to reach, as shares of the accuracy of the optimum of all clients. We fixed them before any comparison."""
+"""Accuracies to reach, as shares of the accuracy of the optimum of all clients. We fixed them before tuning."""
 HELD = 3
 """An accuracy counts as reached at the first of this many evaluations in a row that have it."""
 EVERY = 10
