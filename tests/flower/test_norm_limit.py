@@ -21,7 +21,7 @@ from flwr.app import Message
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, EngineError
-from asyncsgd.engines.base import Arrived, Note, Rejected
+from asyncsgd.engines.base import Arrived, Note, Rejected, Replied
 from asyncsgd.flower import Clients
 from asyncsgd.flower.norm_limit import NormLimit, fitting
 from asyncsgd.run.configuration import journal
@@ -140,7 +140,7 @@ def test_one_answer_of_1e30_does_not_change_the_model(tmp_path: Path) -> None:
     assert np.abs(serve(grid(1e15), ARRAYS, method, **open_to_all).x).max() > 1e10
 
 
-def test_a_refused_reply_changes_no_statistics() -> None:
+def test_a_refused_reply_changes_no_statistics_and_reaches_no_callback() -> None:
     """Neither do its integers and running statistics count, which have no bound of their own: they are medians."""
 
     def client(message: Message) -> Any:
@@ -154,6 +154,7 @@ def test_a_refused_reply_changes_no_statistics() -> None:
         assert counted > 0
         here.expect(Rejected, job=here.give(0))
         assert int(here.pool.carried["n"]) == counted
+        assert len(here.of(Replied)) == 20  # no callback sees it
         here.expect(Arrived, job=here.give(0))
 
 

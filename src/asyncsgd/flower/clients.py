@@ -104,7 +104,7 @@ def connected(grid: Any, needed: int, note: Callable[[str], None]) -> int:
         for reminded in reminder.due(time.monotonic(), present=False, online=here):
             note(str(reminded.message))
         seen = here
-        time.sleep(OFTEN)
+        time.sleep(OFTEN)  # Flower has no call that waits for nodes
 
 
 OFTEN, SELDOM = 0.2, 1.0
@@ -201,7 +201,7 @@ class Patience:
     def last(self, worker: int, kind: str) -> float:
         """Return the seconds that a client gets once the run is over and its evaluation alone is still missing.
 
-        This is a few times its own usual time: whoever answers at all answers by then, and a client that never does
+        This is a few times its own usual time. A client that answers at all answers by then, and one that never does
         must not hold the end of a run. An evaluation is expected to take no longer than training if none has ended.
         """
         usual = self.usual(worker, kind)

@@ -239,8 +239,11 @@ class FlowerPool(WorkerPool):
         if isinstance(outcome, Good):
             self._patience.took(message.worker, message.kind, outcome.seconds)
             self._evaluations.took(message.kind, outcome.seconds)
-            if message.wanted:
-                self._attendance.report(Replied(message.worker, message.kind, message.records))
+        if message.kind == "train":  # before anything of the reply is used
+            outcome, notes = self._checks.judge(message, outcome)
+            self._note(notes)
+        if isinstance(outcome, Good) and message.wanted:
+            self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
             if isinstance(outcome, Good):
                 self._named(handle, outcome.value)
@@ -260,8 +263,6 @@ class FlowerPool(WorkerPool):
 
     def _trained(self, handle: WorkerHandle, message: ClientMessage, outcome: Outcome) -> None:
         job, worker = message.number, message.worker
-        outcome, notes = self._checks.judge(message, outcome)
-        self._note(notes)
         if isinstance(outcome, Good):
             update, carried, told = outcome.value
             handle.failures = handle.pauses = 0

@@ -78,7 +78,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             replies of a round. ``records`` is a list of ``RecordDict``, each with the metrics of one reply and without
             its arrays. Default: the weighted mean.
         evaluate_metrics_aggr_fn: The same for the replies of clients that evaluated a model.
-        evaluate_every: Evaluate after every so many rounds, however long that takes. Default: after every round, within
+        evaluate_every: Evaluate once per this many rounds, however long that takes. Default: after every round, within
             5 % of the time.
         clients: How long clients may take, what they send, and what happens to clients that fail: see `Clients`.
         privacy: How the ε spent is computed, if the method adds noise: see `Privacy`.
