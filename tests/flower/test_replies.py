@@ -153,7 +153,7 @@ def test_the_model_is_found_among_other_records(content: dict[str, Any]) -> None
         assert here.expect(Arrived, job=here.give(0)).update.tolist() == [-1.0] * 4
         [said] = here.of(Replied)
         model = "arrays" if "arrays" in content else next(name for name in content if name in ("anything", "model"))
-        assert list(said.records) == [name for name in content if name != model]
+        assert list(said.records()) == [name for name in content if name != model]
 
 
 @pytest.mark.parametrize(

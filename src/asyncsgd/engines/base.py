@@ -202,7 +202,8 @@ class Replied:
     worker: int
     kind: str
     """What the worker was asked to do: ``"train"`` or ``"evaluate"``."""
-    records: Any
+    records: Callable[[], Any]
+    """Builds the records. It is called only if there is such a callback."""
 
 
 Report: TypeAlias = Joined | Left | Arrived | Lost | Rejected | Failed | Died | Note | Replied | Exhausted

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from io import BytesIO
 from typing import Any, Literal
 
@@ -232,12 +233,24 @@ ARRAYS, LEGACY = "arrays", "fitres.parameters"
 """Names of a reply's record with the model: that of Flower's own strategies, and that of legacy clients."""
 
 
+def records_of(content: Any, kind: str) -> dict[str, Any]:
+    """Return the records of one kind of a ``flwr.app.RecordDict``: ``"ArrayRecord"``, ``"MetricRecord"``, ...
+
+    Flower's own properties, such as ``content.array_records``, check every record again at each call. A server reads
+    every reply several times, so that would take as long as the update itself.
+    """
+    import flwr.app
+
+    wanted = getattr(flwr.app, kind)
+    return {name: record for name, record in content.items() if isinstance(record, wanted)}
+
+
 def model_record(content: Any, layout: Layout) -> tuple[str, Any]:
     """Return the name and the ``ArrayRecord`` of the model in a reply, or raise `BadReply`.
 
     It is the record with the name that the server sent, else the only one, else the one that has all arrays.
     """
-    found = content.array_records
+    found = records_of(content, "ArrayRecord")
     for name in (ARRAYS, LEGACY):
         if name in found:
             return name, found[name]
@@ -301,11 +314,17 @@ def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
     array([[0., 1., 2.],
            [3., 4., 5.]], dtype=float32)
     """
+    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
+    return b"".join((_written_header(shape, dtype), numbers.view(np.uint8).data))
+
+
+@lru_cache(maxsize=1024)
+def _written_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Return the .npy header of an array. All models of a run have the same few."""
     header = BytesIO()
     fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(header, fields)
-    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
-    return b"".join((header.getvalue(), numbers.view(np.uint8).data))
+    return header.getvalue()
 
 
 TRIES = 5
@@ -313,19 +332,36 @@ TRIES = 5
 thread parses at the same time. Several threads read replies, so a single attempt could refuse a good reply."""
 
 
-def _header(name: str, data: bytes, tries: int = TRIES) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    file = BytesIO(data[: HEADER + 16])
+Header = tuple[tuple[int, ...], bool, np.dtype[Any], int]
+"""The shape, whether the order is Fortran's, the dtype, and where the numbers start."""
+USUAL = 256
+"""Largest header in bytes that is kept. NumPy pads a header to 64 bytes, so most arrays have one of 128."""
+
+
+def _header(name: str, data: bytes) -> Header:
+    """Return what the header of an .npy file says. All replies of a run have the same few headers: parse each once."""
+    length = 10 + int.from_bytes(data[8:10], "little")
+    if data[:8] == b"\x93NUMPY\x01\x00" and length <= USUAL:
+        return _parsed_once(name, data[:length])
+    return _parsed(name, data[: HEADER + 16])
+
+
+def _parsed(name: str, data: bytes, tries: int = TRIES) -> Header:
+    file = BytesIO(data)
     try:
         version = npy.read_magic(file)
         read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
         shape, fortran, kind = read(file, max_header_size=HEADER)
     except SystemError as error:
         if tries > 1:
-            return _header(name, data, tries - 1)
+            return _parsed(name, data, tries - 1)
         raise BadReply(f"array {name!r} cannot be parsed ({error})") from error
     except Exception as error:  # a client's bytes may cause any error in the parser
         raise BadReply(f"array {name!r} is not an .npy file ({type(error).__name__})") from error
     return shape, fortran, kind, file.tell()
+
+
+_parsed_once = lru_cache(maxsize=1024)(_parsed)  # at most 256 KiB of a client's bytes; an error is not kept
 
 
 def _same(claimed: Any, dtype: np.dtype[Any]) -> bool:

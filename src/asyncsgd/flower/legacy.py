@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, BadReply
+from asyncsgd.flower.arrays import records_of
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome
 
 WORDS = {"train": "fit", "evaluate": "evaluate"}
@@ -119,14 +120,15 @@ def legacy_metrics(content: Any, kind: str, weighted_by: str) -> dict[str, Any] 
     failure.
     """
     res = f"{WORDS[kind]}res"
-    status = content.config_records.get(f"{res}.status")
+    configs = records_of(content, "ConfigRecord")
+    status = configs.get(f"{res}.status")
     if status is None:
         return None
     check_status(status)
-    given = content.config_records.get(f"{res}.metrics", {})
+    given = configs.get(f"{res}.metrics", {})
     metrics = {name: value for name, value in given.items() if isinstance(value, int | float)}
     for name, renamed in (("loss", "loss"), ("num_examples", weighted_by)):
-        found = content.metric_records.get(f"{res}.{name}", {}).get(name)
+        found = records_of(content, "MetricRecord").get(f"{res}.{name}", {}).get(name)
         if found is not None:
             metrics[renamed] = found
     return metrics

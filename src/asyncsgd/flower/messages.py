@@ -19,7 +19,7 @@ from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
-from asyncsgd.flower.arrays import Arrays, model_record
+from asyncsgd.flower.arrays import Arrays, model_record, records_of
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
@@ -132,8 +132,8 @@ class Told:
 
     metrics: ReportedMetrics | None
     """None if the metrics cannot be averaged."""
-    records: Any = None
-    """A ``RecordDict`` of the reply's metrics, for a user's aggregation function; None if they are too many."""
+    records: Mapping[str, Any] | None = None
+    """The records of the reply's metrics, for a user's aggregation function; None if they are too many."""
     lists: tuple[str, ...] = ()
     """Names of the metrics that are lists."""
     name: str = ""
@@ -145,20 +145,21 @@ def hear(content: Any, weighted_by: str | None, legacy: Mapping[str, Any] | None
 
     ``legacy`` are the metrics of a reply in Flower's legacy format.
     """
-    from flwr.app import MetricRecord, RecordDict
+    from flwr.app import MetricRecord
 
     records = (
-        dict(content.metric_records)
+        records_of(content, "MetricRecord")
         if legacy is None
         else {"metrics": MetricRecord({name: +value for name, value in legacy.items()})}
     )
     lists = [name for record in records.values() for name, value in record.items() if isinstance(value, list)]
     sizes = [len(value) if isinstance(value, list) else 1 for record in records.values() for value in record.values()]
     few = sum(sizes) <= MOST and all(len(name) <= LONGEST for record in records.values() for name in record)
-    named = [record[NAME] for record in content.config_records.values() if isinstance(record.get(NAME), str)]
+    configs = records_of(content, "ConfigRecord").values()
+    named = [record[NAME] for record in configs if isinstance(record.get(NAME), str)]
     name = clean(named[0][:LONGEST]).replace("\n", " ").strip() if named else ""
     reported = read_metrics(records, weighted_by)
-    return Told(reported, RecordDict(records) if few else None, tuple(lists) if reported else (), name)
+    return Told(reported, records if few else None, tuple(lists) if reported else (), name)
 
 
 SHARED = 2
@@ -216,7 +217,7 @@ class MessageWriter:
             return self._content(message, numbered(record) if message.legacy else record, config, number)
 
         def read(content: Any) -> Told:
-            message.records = content
+            message.records = lambda: content
             weighted_by = self._rules.weighted_by
             return hear(content, weighted_by, legacy_metrics(content, "evaluate", weighted_by or EXAMPLES))
 
@@ -252,9 +253,9 @@ class MessageWriter:
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
-        message.records = others(content, name)
+        message.records = lambda: others(content, name)
         told = hear(content, self._rules.weighted_by, reported)
-        metrics = content.metric_records if reported is None else {"metrics": reported}
+        metrics = records_of(content, "MetricRecord") if reported is None else {"metrics": reported}
         message.examples = read_examples(metrics, self._rules.weighted_by)
         return update, carried, told
 

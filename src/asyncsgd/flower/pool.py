@@ -242,7 +242,7 @@ class FlowerPool(WorkerPool):
         if message.kind == "train":  # before anything of the reply is used
             outcome, notes = self._checks.judge(message, outcome)
             self._note(notes)
-        if isinstance(outcome, Good) and message.wanted:
+        if isinstance(outcome, Good) and message.wanted and message.records is not None:
             self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
             if isinstance(outcome, Good):

@@ -47,7 +47,9 @@ class Gathered:
             self._means.add(worker, told.metrics)
             self._lists.update(told.lists)
         if self._function is not None and told.records is not None:
-            self._records.append(told.records)
+            from flwr.app import RecordDict
+
+            self._records.append(RecordDict(dict(told.records)))
 
     def row(self) -> dict[str, Any]:
         """Return the aggregate as a row for the journal. It contains numbers only: lists are spread out."""
@@ -196,11 +198,11 @@ def told_again(row: Mapping[str, Any], weighted_by: str) -> Told:
     """Return what a client told, from the row of its reply."""
     if row["examples"] is None:
         return Told(None)
-    from flwr.app import MetricRecord, RecordDict
+    from flwr.app import MetricRecord
 
     lists = tuple(row.get("lists", ()))
     metrics = {**joined(row["metrics"], lists), weighted_by: row["examples"]}
-    records = RecordDict({"metrics": MetricRecord(metrics)})
+    records = {"metrics": MetricRecord(metrics)}
     return Told(ReportedMetrics(row["examples"], row["metrics"]), records, lists)
 
 

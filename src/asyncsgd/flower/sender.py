@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -92,8 +93,8 @@ class ClientMessage:
     """The norm of the update, which ``read`` computes if the pool needs it. It is set before the outcome is queued."""
     legacy: bool = False
     """Whether the message has the format of Flower's legacy clients, see `asyncsgd.flower.legacy`."""
-    records: Any = None
-    """What the reply contained beside the model's arrays, a ``RecordDict``. ``read`` sets it."""
+    records: Callable[[], Any] | None = None
+    """Builds what the reply contained beside the model's arrays, a ``RecordDict``. ``read`` sets it."""
     examples: int | None = None
     """The number of examples that the reply reports. ``read`` sets it."""
 
@@ -174,15 +175,21 @@ class Sender:
     def __init__(self, grid: Any, inbox: SimpleQueue[Any]) -> None:
         self._grid, self._inbox = grid, inbox
         self._stop = threading.Event()
-        self._threads: set[threading.Thread] = set()
+        self._threads: list[threading.Thread] = []
+        self._idle: deque[SimpleQueue[ClientMessage | None]] = deque()  # the queue of every thread without a message
 
     def send(self, message: ClientMessage) -> None:
         """Send a message in a thread of its own, and return at once. Call this from the polling thread only."""
         message.sent_at = time.monotonic()
-        thread = threading.Thread(target=self._deliver, args=(message,), name=f"asyncsgd-{message.group}", daemon=True)
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
-        self._threads.add(thread)
-        thread.start()
+        try:
+            messages = self._idle.pop()
+        except IndexError:
+            messages = SimpleQueue()
+            name = f"asyncsgd-message-{len(self._threads)}"
+            thread = threading.Thread(target=self._deliver_each, args=(messages,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        messages.put(message)
 
     def close(self, patience: float) -> None:
         """Stop pulling replies. Threads in the middle of a call get ``patience`` seconds to end.
@@ -191,17 +198,26 @@ class Sender:
         alive, and whatever it puts into the inbox is never read.
         """
         self._stop.set()
+        while self._idle:
+            self._idle.pop().put(None)
         deadline = time.monotonic() + patience
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _deliver(self, message: ClientMessage) -> None:
-        try:
-            outcome = self._exchange(message)
-        except BaseException as error:  # Flower raises a BaseException when the run is over
-            outcome = RunEnded(f"{type(error).__name__}: {error}")
-        if outcome is not None:
-            self._inbox.put((message, outcome))
+    def _deliver_each(self, messages: SimpleQueue[ClientMessage | None]) -> None:
+        """Deliver one message after the other until the sender is closed."""
+        while (message := messages.get()) is not None:
+            try:
+                outcome = self._exchange(message)
+            except BaseException as error:  # Flower raises a BaseException when the run is over
+                outcome = RunEnded(f"{type(error).__name__}: {error}")
+            # Idle before the outcome is in the inbox: the polling thread may send the next message at once.
+            self._idle.append(messages)
+            if outcome is not None:
+                self._inbox.put((message, outcome))
+            del message, outcome  # an idle thread must not keep a model alive
+            if self._stop.is_set():
+                return
 
     def _exchange(self, message: ClientMessage) -> Outcome | None:
         from flwr.app import Message

@@ -143,12 +143,12 @@ class Recording:
             for hook in self._hooks.worker:
                 hook(view, worker, what)
 
-    def replied(self, worker: int, kind: str, records: Any) -> None:
-        """Pass on what a worker's answer contained beside its update. Nothing of it is recorded."""
+    def replied(self, worker: int, kind: str, records: Callable[[], Any]) -> None:
+        """Pass on what a worker's answer contained beside its update, which ``records`` builds. Nothing is recorded."""
         if self._hooks.reply:
-            view = self.view()
+            view, built = self.view(), records()
             for hook in self._hooks.reply:
-                hook(view, worker, kind, records)
+                hook(view, worker, kind, built)
 
     def note(self, text: str) -> None:
         """Report something that a user should know."""
