@@ -57,7 +57,7 @@ if stray:
 
 
 def python(script: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -86,7 +86,7 @@ def copy_of_the_source(tmp_path: Path) -> Path:
 def contracts(root: Path) -> tuple[int, str]:
     script = "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports_command as c; c()"
     done = subprocess.run(
-        [sys.executable, "-c", script, "--no-cache"], capture_output=True, text=True, check=False, cwd=root
+        [sys.executable, "-c", script, "--no-cache"], capture_output=True, encoding="utf-8", check=False, cwd=root
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -11,7 +11,7 @@ from rich.console import Console
 import asyncsgd as asgd
 from asyncsgd.cli import demo
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 METHODS = ["mini-batch", "asynchronous", "delay-adaptive", "Algorithm 2"]
 
@@ -20,7 +20,7 @@ METHODS = ["mini-batch", "asynchronous", "delay-adaptive", "Algorithm 2"]
 def shown(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-m", "asyncsgd", "demo", "--slowdown", "4", "--json", "--directory", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=840, check=True)
     return folder, json.loads(done.stdout)
 
 
@@ -70,7 +70,7 @@ def test_the_speed_up_is_that_of_the_seconds_beside_it():
 
 def test_nobody_to_wait_for_is_refused(tmp_path):
     command = [sys.executable, "-m", "asyncsgd", "demo", "--workers", "1", "--directory", str(tmp_path / "x")]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "workers = 1 is too few to compare" in refused.stderr
     assert not (tmp_path / "x").exists()

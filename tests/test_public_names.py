@@ -68,7 +68,7 @@ def sources() -> Iterator[tuple[str, str]]:
 def unreachable() -> set[str]:
     """Those of all names, and of one more, that attributes do not lead to after ``import asyncsgd`` alone."""
     names = sorted({MISTYPED, *dict(pages()), *dict(sources())}, key=lambda name: name.split(".")[1:])
-    done = subprocess.run([sys.executable, "-c", REACH, *names], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", REACH, *names], capture_output=True, encoding="utf-8", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines())
 
@@ -88,7 +88,7 @@ def is_module(name: str) -> bool:
 @pytest.mark.slow
 def test_dir_shows_the_public_names_only() -> None:
     script = "import asyncsgd as a; a.train, a.simulate, a.plan, a.flower; print(*dir(a), sep='\\n')"
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", cwd=ROOT)
     assert shown.stdout.split() == sorted({*asgd.__all__, *MODULES, "__version__"}), shown.stderr
 
 

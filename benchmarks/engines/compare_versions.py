@@ -54,7 +54,7 @@ def measure(size: int) -> dict[str, float]:
 def measured(source: str, size: int) -> dict[str, float]:
     environment = {**os.environ, "PYTHONPATH": source}
     command = [sys.executable, __file__, "--size", str(size)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

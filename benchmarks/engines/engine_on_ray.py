@@ -234,7 +234,7 @@ def _short(figures) -> int:
 
 def _write(figures, options) -> None:
     """Merge the new figures into the old ones: sizes and parts that were not measured this time stay."""
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     kept["machine"] = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     if figures.keys() & {"updates", "gradients", "between_nodes"}:
         kept["seconds"] = _seconds(options)

@@ -145,7 +145,7 @@ def part(options: Any) -> dict[str, Any]:
     rows: dict[str, Any] = {"size": size, "stall_size": STALL_SIZE, "memory": {}, "stall": {}}
     for optimizer in OPTIMIZERS:
         done = subprocess.run(
-            [sys.executable, __file__, optimizer, str(size)], capture_output=True, text=True, check=True
+            [sys.executable, __file__, optimizer, str(size)], capture_output=True, encoding="utf-8", check=True
         )
         rows["memory"][optimizer] = json.loads(done.stdout.splitlines()[-1])
         rows["stall"][optimizer] = stall(optimizer, STALL_SIZE, options.rounds)

@@ -99,8 +99,8 @@ def test_the_command_writes_the_page_its_results_and_its_pictures(checkout, caps
     assert paper.show(output, None, as_json=False, docs=docs)
     page = (docs / "measured.md").read_text(encoding="utf-8")
     assert "by hand\n<!-- claims: count -->\nOne holds (1); two do not hold as written (2, 3).\n<!-- end" in page
-    assert (docs / "measured.json").read_text() == (output / "claims.json").read_text()
-    assert (docs / "images" / "claim03-a.svg").read_text() == "<svg>new</svg>"
+    assert (docs / "measured.json").read_text("utf-8") == (output / "claims.json").read_text("utf-8")
+    assert (docs / "images" / "claim03-a.svg").read_text("utf-8") == "<svg>new</svg>"
     assert "measured.md" in capsys.readouterr().err
 
 

@@ -27,7 +27,7 @@ def build(config, site):
         cwd=ROOT,
         env={**os.environ, **quiet},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     return done.returncode, done.stdout + done.stderr
 

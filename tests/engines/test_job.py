@@ -197,5 +197,5 @@ print(sum(versions().values()) - sum(before.values()))
 @pytest.mark.slow
 def test_compiled_code_is_loaded_before_the_first_job() -> None:
     """In a process of its own, as any test before may have loaded it."""
-    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.split() == ["DONE", "0"]

@@ -40,7 +40,7 @@ class Tell(Callback):
         import ray
         node = ray._private.worker._global_node
         print(node.get_session_dir_path(), repr(node.webui_url))
-        Path("gate").read_text()
+        Path("gate").read_text("utf-8")
 
 run = asgd.train(Bowl(), asgd.async_sgd(0.01), engine=asgd.engines.ray(2), iterations=60, every=60,
                  directory="run", callbacks=[Tell()], progress=False)
@@ -138,7 +138,7 @@ try:
     exec({PROGRAM!r})
 finally:
     print("over")
-    Path("gate").read_text()
+    Path("gate").read_text("utf-8")
 """
 
 

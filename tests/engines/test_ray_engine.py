@@ -27,7 +27,7 @@ from asyncsgd.run.lookup import named_engine
 
 def test_importing_the_engines_does_not_import_ray() -> None:
     program = "import sys, asyncsgd.engines as e; e.ray(2); print('ray' in sys.modules, 'numba' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.split() == ["False", "False"]
 
 

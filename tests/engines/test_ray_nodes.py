@@ -42,14 +42,17 @@ class Staged(WritingBowl):
         super().__init__(dim, np.float32)
         self.stage: Stage | None = stage
         self.folder = stage.directory.parent
-        self.told = 0
+        self.told, self.begun = 0, 0
 
     def update(self, x: Vector, worker: int, seed: int) -> Vector:
         if self.told != os.getpid():  # once, and at one stroke, as the server may be about to read it
-            self.told = os.getpid()
+            self.told, self.begun = os.getpid(), 0
             new = self.folder / f"{self.told}.new"
             new.write_text(str(self.told), "utf-8")
             new.replace(who(self.folder / "run", worker))
+        self.begun += 1
+        if self.begun == 2:  # the server hands out a job only after the last one's update has arrived
+            arrived(self.folder / "run", worker).touch()
         return super().update(x, worker, seed)
 
     def use_device(self, device: str) -> None:
@@ -99,6 +102,17 @@ def who(directory: Path, worker: int) -> Path:
     return directory.parent / f"process of worker {worker}"
 
 
+def arrived(directory: Path, worker: int) -> Path:
+    """What a worker writes once its first update has arrived."""
+    return directory.parent / f"an update of worker {worker}"
+
+
+def forget(directory: Path, *workers: int) -> None:
+    """Let the next process of each of these workers write again that its first update has arrived."""
+    for worker in workers:
+        arrived(directory, worker).unlink(missing_ok=True)
+
+
 def kill_worker(directory: Path, worker: int) -> None:
     os.kill(int(who(directory, worker).read_text("utf-8")), signal.SIGKILL)
 
@@ -138,12 +152,12 @@ def test_a_worker_and_a_node_die_and_a_node_joins(nodes: Nodes, tmp_path: Path) 
     stage = Stage(
         directory,
         (
-            lambda rows: count(rows, "joined") == 4 and who(directory, 0).exists(),
-            lambda: kill_worker(directory, 0),
+            lambda rows: all(arrived(directory, worker).exists() for worker in range(4)),
+            lambda: (kill_worker(directory, 0), forget(directory, 0)),
         ),
         (lambda rows: count(rows, "joined", 0) == 2, lambda: nodes.kill(lent)),
-        (lambda rows: count(rows, "left") == 3, lambda: added.append(nodes.add(2, big=2))),
-        (lambda rows: count(rows, "joined", 2) == count(rows, "joined", 3) == 2, nothing),
+        (lambda rows: count(rows, "left") == 3, lambda: (forget(directory, 2, 3), added.append(nodes.add(2, big=2)))),
+        (lambda rows: all(arrived(directory, worker).exists() for worker in (0, 2, 3)), nothing),
     )
     engine = replace(asgd.engines.ray([Group(2), Group(2, resources={"big": 1})]), shared_memory=False)
     try:
@@ -173,7 +187,7 @@ def test_workers_that_find_no_room_join_when_a_node_does(nodes: Nodes, tmp_path:
     stage = Stage(
         directory,
         (lambda rows: True, lambda: added.append(nodes.add(2, num_gpus=1, late=2))),
-        (lambda rows: count(rows, "joined") == 3, nothing),
+        (lambda rows: all(arrived(directory, worker).exists() for worker in (0, 1, 2)), nothing),
     )
     late = Group(2, num_cpus=0.5, num_gpus=0.5, resources={"late": 1})  # both fit on one graphics processor
     engine = asgd.engines.ray([Group(1), late], at_least=1)

@@ -100,7 +100,7 @@ def test_what_a_worker_prints_is_seen(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(program, "utf-8")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=GUARD)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=GUARD)
     assert done.stdout.count("in a worker") >= 30
     assert done.stdout.count("begin __main__") == 1
 

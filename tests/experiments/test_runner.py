@@ -64,7 +64,7 @@ def test_a_claim_that_raises_does_not_stop_the_others(fakes, tmp_path):
     assert "in check" in bad.error
     assert seen == [(2, 0.1), (1, 0.5), (1, 1.0)]
     assert (tmp_path / "out" / "fake-1.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "out" / "fake-1.svg").read_text()
+    assert "<svg" in (tmp_path / "out" / "fake-1.svg").read_text("utf-8")
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ class Reader(HTMLParser):
 def test_the_folder_holds_everything(fakes, tmp_path):
     found = runner.run([fakes["good"], fakes["bad"]], tmp_path, processes=1)
     page = paper_page.write(found, tmp_path)
-    html = page.read_text()
+    html = page.read_text("utf-8")
     reader = Reader(html)
     assert reader.open == []  # well-formed, and
     assert [link for link in reader.outside if "w3.org" not in link] == []  # nothing is fetched from outside
@@ -126,7 +126,7 @@ def test_the_folder_holds_everything(fakes, tmp_path):
     assert '<a href="#s2">A &amp; B &lt; C</a>' in html
     assert 'id="s2"' in html
 
-    rows = json.loads((tmp_path / "claims.json").read_text())
+    rows = json.loads((tmp_path / "claims.json").read_text("utf-8"))
     wanted = ["number", "title", "paper", "measured", "summary", "refuted_by", "verdict", "why", "values", "figures"]
     assert [list(row) for row in rows] == [wanted, [*wanted, "error"]]
     assert rows[0]["values"]["never"] is None
@@ -181,7 +181,7 @@ def test_the_command_writes_and_prints(command, tmp_path):
     ]  # fmt: skip
     code, out, _ = command("--only", "1", "--json")
     assert code == 0
-    assert json.loads(out) == json.loads((tmp_path / "paper" / "claims.json").read_text())
+    assert json.loads(out) == json.loads((tmp_path / "paper" / "claims.json").read_text("utf-8"))
 
 
 def test_the_exit_code_says_when_a_claim_was_not_judged(command, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from flower.fake import Client, FakeGrid, record
+from flower.programs import GUARD
 
 from asyncsgd.core.events import Assign, Cancel, Job, Joined
 from asyncsgd.core.work import Gradient
@@ -41,7 +42,7 @@ class Bench:
         self.pool.execute(Cancel(self._jobs[job]))
 
     def until(self, done: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + GUARD
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited in vain for {what}: {self.reports}"
             self.reports += self.pool.poll(self.step)

@@ -66,7 +66,7 @@ class Deployment(Programs):
         where = ("-p", str(self.folder), "-c", "nginx.conf", "-e", "nginx.error.log")
         process = self.start("nginx", program, *where, "-g", "daemon off; master_process off;")
         self.until(lambda: self._reachable() or process.poll() is not None, "nginx")
-        assert process.poll() is None, self.said() + (self.folder / "nginx.error.log").read_text()
+        assert process.poll() is None, self.said() + (self.folder / "nginx.error.log").read_text("utf-8")
         return process
 
     def register(self, *names: str) -> None:

@@ -105,7 +105,7 @@ class Programs:
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=2 * GUARD,
             check=False,
         )
@@ -154,7 +154,7 @@ class Programs:
 
     def close(self) -> None:
         """Kill every process that is left, and check that none is."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + GUARD
         while found := self.relatives():
             assert time.monotonic() < deadline, f"still there: {found}"
             for process in found:

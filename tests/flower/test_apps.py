@@ -40,7 +40,7 @@ def test_the_clients_train_and_evaluate_unchanged(name: str, tmp_path: Path) -> 
             server.app(grid, Context(7, 1, {}, RecordDict(), config))
     assert not grid.wrong
     assert read_trace(tmp_path / "run").iterations == 5 * CLIENTS
-    accuracy = [float(line) for line in (tmp_path / "accuracy").read_text().split()]
+    accuracy = [float(line) for line in (tmp_path / "accuracy").read_text("utf-8").split()]
     assert accuracy[-1] > 0.8 > accuracy[0]
     journal = read_lines(tmp_path / "run", "journal.jsonl")
     assert not [row for row in journal if row["event"] in ("failed", "rejected")]

@@ -91,7 +91,7 @@ def test_the_last_line_of_defence_releases_nothing(tmp_path: Path) -> None:
         book.released(1, {1: 1, 0: 1})
     book.close()
     assert book.squares == {0: 4}
-    assert (tmp_path / "releases.jsonl").read_text().count("version") == 1
+    assert (tmp_path / "releases.jsonl").read_text("utf-8").count("version") == 1
 
 
 def test_a_run_stops_before_its_budget_is_exceeded(tmp_path: Path) -> None:

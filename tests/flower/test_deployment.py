@@ -117,7 +117,7 @@ def supernodes_of_every_sort(here: Deployment) -> None:
     # One has no registered key: it got nowhere.
     assert stranger.wait(60) != 0
     assert "Failed to activate SuperNode" in here.said("stranger")
-    known = json.loads((here.directory / "clients.json").read_text())
+    known = json.loads((here.directory / "clients.json").read_text("utf-8"))
     assert len(known) == len(here.journal("client")) == 4
 
     # Clients have evaluated meanwhile.
@@ -128,7 +128,7 @@ def supernodes_of_every_sort(here: Deployment) -> None:
 
 def killed_and_started_again(here: Deployment) -> None:
     """First the ServerApp, then the SuperLink."""
-    known = (here.directory / "clients.json").read_text()
+    known = (here.directory / "clients.json").read_text("utf-8")
     for process in here.running("flwr-serverapp"):
         os.kill(process, signal.SIGKILL)
     here.until(lambda: not here.running("flwr-serverapp"), "the ServerApp to end")
@@ -146,7 +146,7 @@ def killed_and_started_again(here: Deployment) -> None:
     here.until(lambda: len(here.journal("resumed")) == 2, "the run to continue with another SuperLink")
     here.until(lambda: here.lines("journal.jsonl")[-1]["event"] == "diagnosed", "the end")
     assert 0 < here.journal("resumed")[-1]["iteration"] <= before
-    assert (here.directory / "clients.json").read_text() == known
+    assert (here.directory / "clients.json").read_text("utf-8") == known
     trace = read_trace(here.directory)
     trace.check()
     assert trace.iterations == rounds * size

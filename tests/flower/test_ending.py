@@ -55,7 +55,7 @@ def test_epsilon_is_that_of_the_model_evaluated(tmp_path: Path) -> None:
         return {"loss": 1.0}
 
     run = serve(later.grid, ARRAYS, PRIVATE, iterations=40, every=10, evaluate=evaluate, directory=tmp_path, **QUIET)
-    rows = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text("utf-8").splitlines()]
     for iteration, spent in zip(run.metrics["iteration"][1:], run.metrics["epsilon"][1:], strict=True):
         squares: dict[str, int] = {}
         for row in rows[: iteration // 2]:
@@ -153,7 +153,7 @@ def test_a_full_disk_is_nobodys_fault_who_sent_an_update(tmp_path: Path, monkeyp
 def test_a_damaged_file_of_releases_is_named(tmp_path: Path) -> None:
     serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=4, directory=tmp_path, **QUIET)
     path = tmp_path / "releases.jsonl"
-    path.write_text('{"ver\n' + path.read_text())
+    path.write_text('{"ver\n' + path.read_text("utf-8"))
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(BadRunDirectory, match=r"releases\.jsonl is damaged .*; restore it from a backup"):
         serve(clients(1.0, 2.0), ARRAYS, PRIVATE, iterations=8, directory=tmp_path, resume=True, **QUIET)

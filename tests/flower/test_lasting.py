@@ -57,9 +57,9 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert measured[:4] == [0, 5, 10, 15]
     assert 20 <= measured[4] <= 25  # updates arrive while an evaluation goes wrong
     assert [iteration for iteration in measured if iteration > 25] == [30, 35, 40]
-    assert [row["node"] for row in json.loads((tmp_path / "clients.json").read_text())][3] == "50"
+    assert [row["node"] for row in json.loads((tmp_path / "clients.json").read_text("utf-8"))][3] == "50"
     assert set(run.trace.worker[20:]) <= {0, 1, 2, 3}
-    events = [json.loads(line)["event"] for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    events = [json.loads(line)["event"] for line in (tmp_path / "journal.jsonl").read_text("utf-8").splitlines()]
     assert events.count("started") == events.count("resumed") == 1
     assert run.arrays["n"].numpy() > 0
     assert (tmp_path / "carried.safetensors").exists()
@@ -233,7 +233,7 @@ PRIVATE = asgd.fedbuff(0.5, concurrency=2, buffer=2).clipped(1.0, noise=4.0)
 
 
 def seeds_of(directory: Path) -> list[int]:
-    return [json.loads(line)["seed"] for line in (directory / "noise.jsonl").read_text().splitlines()]
+    return [json.loads(line)["seed"] for line in (directory / "noise.jsonl").read_text("utf-8").splitlines()]
 
 
 def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_the_seed_of_the_noise_is_secret(tmp_path: Path) -> None:
     [one], [two] = seeds_of(tmp_path / "one"), seeds_of(tmp_path / "two")
     assert one != two
     page = asgd.report(tmp_path / "one", tmp_path / "page.html").read_text("utf-8")
-    for text in (page, *((tmp_path / "one" / name).read_text() for name in ("run.json", "journal.jsonl"))):
+    for text in (page, *((tmp_path / "one" / name).read_text("utf-8") for name in ("run.json", "journal.jsonl"))):
         assert str(one) not in text
     assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o700
     plain = serve(clients(1.0, 2.0), ARRAYS, asgd.async_sgd(0.1), iterations=2, directory=tmp_path / "open", **QUIET)

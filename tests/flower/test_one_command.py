@@ -148,11 +148,11 @@ def test_the_loop_of_the_guide_retries_and_ends(tmp_path: Path) -> None:
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     loop = subprocess.Popen(["sh", "-c", block("loop")], cwd=tmp_path, env={**os.environ, "PATH": path})
     try:
-        node = int((tmp_path / "up").read_text())  # returns once the third SuperNode has written its number
-        assert (tmp_path / "calls").read_text().splitlines() == [
+        node = int((tmp_path / "up").read_text("utf-8"))  # returns once the third SuperNode has written its number
+        assert (tmp_path / "calls").read_text("utf-8").splitlines() == [
             " ".join(words(block("supernode"))[1:]).replace('"', "")
         ] * 3
-        assert (tmp_path / "pauses").read_text().split() == ["10", "10"]
+        assert (tmp_path / "pauses").read_text("utf-8").split() == ["10", "10"]
         loop.terminate()
         loop.wait(GUARD)
         with pytest.raises(ProcessLookupError):

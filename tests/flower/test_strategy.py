@@ -281,7 +281,6 @@ def test_memory_for_replies_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(rounds, "KEPT", 4)
     result = strategy(fraction_evaluate=0.0).start(clients(1.0, 2.0), ARRAYS, num_rounds=5)
     assert [row["iteration"] for row in result.run.client_metrics] == [7, 8, 9, 10]
-    (tmp_path / rounds.FILE).write_text("of a start that was killed\n")
     strategy(fraction_evaluate=0.0, directory=tmp_path).start(clients(1.0, 2.0), ARRAYS, num_rounds=5)
     assert len(rounds.read_rows(tmp_path, most=None)) == 10
 

@@ -280,6 +280,6 @@ def test_bad_options_are_one_sentence(command, words, says):
 def test_the_installed_command_shows_no_traceback(tmp_path):
     (tmp_path / "d.csv").write_text("a,b\n1,x\n")
     words = [sys.executable, "-m", "asyncsgd", "plan", "d.csv"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=240, check=False)
     assert done.returncode == 2
     assert done.stderr == "asyncsgd: d.csv, line 2, column 'b' = 'x' is not a number; pass positive finite seconds\n"

@@ -52,7 +52,7 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 def test_a_simulation_has_a_page_of_its_methods_side_by_side(command):
-    Path("two.toml").write_text(TWO)
+    Path("two.toml").write_text(TWO, encoding="utf-8")
     code, out, err = command("simulate", "two.toml", "--output", "two.html")
     assert (code, err) == (0, "")
     assert out.endswith("Page: two.html\n")
@@ -64,13 +64,13 @@ def test_a_simulation_has_a_page_of_its_methods_side_by_side(command):
 
 
 def test_without_being_asked_nothing_is_written(command):
-    Path("two.toml").write_text(TWO + GRID)
+    Path("two.toml").write_text(TWO + GRID, encoding="utf-8")
     assert command("simulate", "two.toml")[0] == command("sweep", "two.toml")[0] == 0
     assert [path.name for path in Path().iterdir()] == ["two.toml"]
 
 
 def test_a_sweep_has_a_page_of_every_method_at_its_best_step_up_to_the_target(command):
-    Path("two.toml").write_text(TWO + GRID)
+    Path("two.toml").write_text(TWO + GRID, encoding="utf-8")
     code, out, err = command("sweep", "two.toml", "--json", "--output", "best.html")
     assert (code, err) == (0, "Page: best.html\n")
     rows, data = json.loads(out), data_of(Path("best.html").read_text("utf-8"))
@@ -83,7 +83,7 @@ def test_a_sweep_has_a_page_of_every_method_at_its_best_step_up_to_the_target(co
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(command):
-    Path("two.toml").write_text(TWO)
+    Path("two.toml").write_text(TWO, encoding="utf-8")
     code, _, err = command("simulate", "two.toml", "--output", ".")
     assert code == 2
     assert err == "asyncsgd: --output = '.' cannot be written (Is a directory); pass another path\n"

@@ -309,4 +309,4 @@ def test_a_folder_of_the_paper_has_its_page_already(command, tmp_path):
         (tmp_path / "paper" / name).write_text("[]")
     assert command("paper") == (0, "Page: paper/index.html\n", "")
     assert json.loads(command("paper", "--json")[1]) == {"page": "paper/index.html", "runs": []}
-    assert (tmp_path / "paper" / "index.html").read_text() == "[]"
+    assert (tmp_path / "paper" / "index.html").read_text("utf-8") == "[]"

@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120)
     return done.returncode, done.stderr
 
 
@@ -205,7 +205,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(here: Path, arguments: tuple[
 def test_ctrl_c_while_workers_load_leaves_a_word_and_no_directory(here: Path) -> None:
     os.mkfifo("loading")
     command = [*COMMAND, "train", "mytask:Slow", "--stepsize", "1", "--iterations", "5", "--workers", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert (here / "loading").read_text("utf-8") == "now"
         assert (here / "runs" / "Slow-1" / ".lock").exists()
         process.send_signal(signal.SIGINT)

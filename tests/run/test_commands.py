@@ -55,7 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120)
     return done.returncode, done.stdout.replace("evaluated\n", ""), done.stderr
 
 
@@ -152,7 +152,7 @@ def test_an_interrupt_saves_sums_up_and_ends(here: Path, number: signal.Signals,
     options = ("--stepsize", "0.01", "--iterations", "1000000000", "--every", "10", "--workers", "2")
     command = [*COMMAND, "train", "mine_alone:made", "--directory", "run", *options]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", start_new_session=True
     ) as process:
         assert process.stdout is not None
         for _ in range(4):

@@ -165,7 +165,7 @@ def test_the_rows_of_a_killed_worker_are_counted(tmp_path: Path) -> None:
     fact = f"{run.skipped_rows} rows of data were skipped (jobs: "
     assert fact in RunView.of(run).text()
     assert fact in view.text()
-    assert fact in asgd.report(tmp_path / "run", tmp_path / "page.html").read_text()
+    assert fact in asgd.report(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
     (ended,) = events(tmp_path / "run", "ended")
     assert ended["skipped_rows"] == run.skipped_rows
 

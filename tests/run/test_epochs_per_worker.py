@@ -113,7 +113,7 @@ def test_an_inner_schedule_spans_the_mini_batches_of_the_epochs(tmp_path: Path) 
     for number in range(BATCHES):
         used[TASK.of(0, number)] += 1 - number / BATCHES
     assert np.allclose(run.x, used)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["bound"]["batches"] == BATCHES
+    assert json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["bound"]["batches"] == BATCHES
     sound(run, run.trace.iterations)
 
 

@@ -26,8 +26,9 @@ from asyncsgd.testing.bench import Bowl
 class Slow(Bowl):
     """Evaluations wait at a gate, from the second one on, and remember which models they saw."""
 
-    def __init__(self, forever: int = 0) -> None:
+    def __init__(self, forever: int = 0, clock: Clock | None = None) -> None:
         super().__init__()
+        self.clock = clock
         self.gate, self.threads = threading.Event(), []
         self.forever = forever
         self.calls = 0
@@ -45,6 +46,8 @@ class Slow(Bowl):
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         if self.calls == 2 and self.forever:
+            if self.clock is not None:
+                self.clock.hangs.set()
             assert self.gate.wait(60)
             self.at_once -= 1
             return {"loss": -1.0}
@@ -52,6 +55,17 @@ class Slow(Bowl):
             assert self.gate.wait(60)
         self.at_once -= 1
         return super().evaluate(x)
+
+
+class Clock:
+    """The time of evaluations: it stands still, but for one leap after an evaluation that hangs has begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hangs = threading.Event()
+        monkeypatch.setattr(evaluator, "time", self)
+
+    def monotonic(self) -> float:
+        return 1000.0 if self.hangs.is_set() else 0.0
 
 
 class Opens(asgd.Callback):
@@ -116,17 +130,17 @@ def test_an_evaluation_that_raises_is_shown_once(tmp_path: Path) -> None:
     sound(run, 60)
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one never ends; the third one starts fresh, and what the second one says at last is not heard."""
     monkeypatch.setattr(evaluator, "QUICK", 0.0)
-    task, heard = Slow(forever=1), Notes()
+    task, heard = Slow(forever=1, clock=Clock(monkeypatch)), Notes()
     run = train(tmp_path, task=task, limits=asgd.Limits(evaluation_seconds=2.0), callbacks=[heard])
     task.gate.set()
     [failed] = events(tmp_path, "evaluation_failed")
     assert (failed["iteration"], failed["reason"]) == (10, "it took more than 2 s and was abandoned")
     assert any("it took more than 2 s and was abandoned" in text for text in heard.of("noted"))
-    assert run.metrics["iteration"].tolist() == [0, 60]
+    rows = run.metrics["iteration"].tolist()
+    assert (rows[0], rows[-1], 10 in rows) == (0, 60, False)
     assert (run.metrics["loss"] >= 0).all()
     assert any("cannot be judged: an evaluation hung" in fact for fact in run.diagnosis.facts)
     assert all(thread.daemon for thread in task.threads)
@@ -158,7 +172,7 @@ def test_a_hung_thread_does_not_keep_the_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(where)!r})\n{HANGS}"],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
         check=True,
     )
@@ -192,14 +206,15 @@ def test_a_fresh_evaluation_uses_another_copy_of_the_task() -> None:
 
 
 @pytest.mark.slow
-def test_a_first_evaluation_that_hangs_does_not_prevent_the_run(tmp_path: Path) -> None:
+def test_a_first_evaluation_that_hangs_does_not_prevent_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Bowl):
         def evaluate(self, x: np.ndarray) -> dict[str, Any]:
             if (x == 1).all():
+                clock.hangs.set()
                 assert gate.wait(60)
             return super().evaluate(x)
 
-    gate = threading.Event()
+    gate, clock = threading.Event(), Clock(monkeypatch)
     run = train(None, task=Late(), limits=asgd.Limits(evaluation_seconds=2.0))
     gate.set()
     assert run.metrics["iteration"][-1] == 60

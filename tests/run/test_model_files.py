@@ -324,7 +324,7 @@ def test_train_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     options = ("--early-stopping", "loss:2:max", "--save-best", "loss", "--clip", "100")
     code, said, _ = command(monkeypatch, capsys, "train", TASK, "--directory", run, "--iterations", 60, *more, *options)
     assert (code, json.loads(said)["state"], json.loads(said)["iterations"]) == (0, "stopped early", 20)
-    config = json.loads((run / "run.json").read_text())
+    config = json.loads((run / "run.json").read_text("utf-8"))
     early = {"kind": "EarlyStopping", "metric": "loss", "mode": "max", "patience": 2}
     assert config["callbacks"] == [early, {"kind": "SaveBest", "metric": "loss", "mode": "min", "path": None}]
     assert (run / "best.safetensors").exists()
@@ -335,7 +335,7 @@ def test_train_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         "--clip", 100, "--early-stopping", "loss:9",
     )  # fmt: skip
     assert (code, json.loads(said)["iterations"]) == (0, 60)
-    config = json.loads((run / "run.json").read_text())
+    config = json.loads((run / "run.json").read_text("utf-8"))
     assert [row["kind"] for row in config["callbacks"]] == ["EarlyStopping", "SaveBest"]
     assert config["callbacks"][0]["patience"] == 9
 

@@ -18,6 +18,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.pages.sources import of_path
 from asyncsgd.run import BadRunDirectory, checkpoints
 from asyncsgd.run.directory import RunDirectory
+from asyncsgd.run.read import PARTS
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -39,7 +40,7 @@ def lose(directory: Path, *names: str) -> None:
         (("run.json", "checkpoints", "trace.log", "trace.parquet", "job.pkl"), "metrics.jsonl, journal.jsonl"),
         (
             ("run.json", "job.pkl", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
-            "checkpoints of a run",
+            "checkpoints, checksums.json of a run",
         ),
     ],
 )
@@ -51,6 +52,19 @@ def test_without_run_json(tmp_path: Path, resume: bool, lost: tuple[str, ...], h
     with pytest.raises(BadRunDirectory, match=words):
         train(tmp_path, iterations=60, resume=resume)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_directory_with_one_file_of_a_run(tmp_path: Path, name: str) -> None:
+    """It may be all that a copy or a restore has saved."""
+    only = tmp_path / name / "000000000001.npy" if name in ("checkpoints", "updates", "damaged-1") else tmp_path / name
+    only.parent.mkdir(exist_ok=True)
+    only.write_bytes(b"all that is left\n")
+    for resume in (False, True):
+        with pytest.raises(BadRunDirectory, match=rf"holds {name} of a run, but no run\.json"):
+            train(tmp_path, iterations=40, resume=resume)
+    del (found := contents(tmp_path))[".lock"]
+    assert found == {str(only.relative_to(tmp_path)): b"all that is left\n"}
 
 
 def test_report_and_watch_give_the_same_advice(tmp_path: Path) -> None:
@@ -79,7 +93,7 @@ def test_without_checkpoints(tmp_path: Path, lost: tuple[str, ...], held: str) -
     train(tmp_path, iterations=40)
     lose(tmp_path, "checkpoints", *lost)
     before = contents(tmp_path)
-    words = rf"holds {held} of a run, but no checkpoint to resume it from; restore checkpoints/ from a backup"
+    words = rf"holds {held}, checksums\.json of a run, but no checkpoint to resume it from; restore checkpoints/ from a backup"
     with pytest.raises(BadRunDirectory, match=words):
         train(tmp_path, iterations=60, resume=True)
     assert contents(tmp_path) == before

@@ -25,7 +25,7 @@ def tables(**changes):
 
 def asyncsgd(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "asyncsgd", *map(str, arguments)], capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "asyncsgd", *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=240
     )
 
 

@@ -228,7 +228,7 @@ def test_importing_asyncsgd_loads_neither_numba_nor_pyarrow():
         "import sys, asyncsgd as a; a.durations.fixed([1.0]).with_communication(up=1.0).means; "
         "print([m for m in ('numba', 'pyarrow', 'pandas') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
 
 

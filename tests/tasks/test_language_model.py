@@ -88,7 +88,7 @@ def test_the_script_trains_resumes_and_writes_the_model(tmp_path):
     def call(*arguments):
         command = [sys.executable, str(SCRIPT), "--workers", "2", "--warmup", "2", "--directory", "gpt", *arguments]
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=900, env=environment, cwd=tmp_path
+            command, capture_output=True, encoding="utf-8", check=False, timeout=900, env=environment, cwd=tmp_path
         )
 
     done = call("--iterations", "6")
@@ -106,7 +106,7 @@ def test_the_script_trains_workers_that_are_far_apart(tmp_path):
     done = subprocess.run(
         [*command, "--directory", "gpt"],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
         timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

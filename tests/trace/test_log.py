@@ -308,7 +308,7 @@ for event in endless({workers}, seed={seed}):
 def test_killed_at_a_random_moment_it_is_a_prefix_of_the_run(tmp_path, seed):
     path, workers = tmp_path / "log", 3
     code = CHILD.format(path=sys.path, workers=workers, seed=seed, log=str(path))
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, encoding="utf-8")
     assert child.stdout is not None
     try:
         # No sleeping: the child says how far it is, and dies somewhere in the work that follows.

@@ -111,8 +111,6 @@ class RoundLog:
         self._path = None if folder is None else folder / FILE
         self._file: TextIO | None = None
         self._resumes = resume
-        if self._path is not None and not resume:
-            self._path.unlink(missing_ok=True)  # of a start that was killed before its first checkpoint
         self._round = self.gathered("train")
         self._next_line = 0.0
 

@@ -25,7 +25,8 @@ NEEDED: dict[str, dict[str, type]] = {
 PARTS = (
     *("job.pkl", "checkpoints", "trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl", "fingerprints.bin"),
     *("initial.safetensors", "last_finite.safetensors", "best.safetensors", "noise.jsonl"),
-    *("releases.jsonl", "updates"),  # of `asyncsgd.flower`
+    *("checksums.json", "damaged-1"),
+    *("releases.jsonl", "updates", "clients.json", "client_metrics.jsonl", "carried.safetensors"),  # `asyncsgd.flower`
 )
 """The files that a run writes after run.json."""
 READ = ("trace.log", "trace.parquet", "metrics.jsonl", "journal.jsonl")
@@ -49,7 +50,7 @@ def held(path: Path) -> list[str]:
 
 def _holds(path: Path) -> bool:
     if path.is_dir():  # kept updates have a number; another file is there before the run starts
-        return any(path.glob("[0-9]*"))
+        return any(path.glob("*" if path.name.startswith("damaged") else "[0-9]*"))
     return path.exists() and path.stat().st_size > 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from io import BytesIO
 
 import numpy as np
@@ -39,8 +38,6 @@ def train(message: Message, context: Context) -> Message:
         number = int(message.metadata.group_id.removeprefix("job-"))
         arrays = {"x": LIES[number % len(LIES)](x), "count": Array(count)}
     else:
-        if str(mine) in str(context.run_config["slow"]).split():
-            time.sleep(2.0)
         arrays = {"x": Array((x + 0.5 * (mine - x)).astype(x.dtype)), "count": Array(np.asarray(count + 1))}
     numbers = {"num-examples": 10 * (mine + 1), "distance": float(np.abs(x - mine).mean())}
     numbers["remembers"] = float(bool(context.state.array_records.get("asyncsgd-memory")))

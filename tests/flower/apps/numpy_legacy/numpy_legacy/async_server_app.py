@@ -16,7 +16,7 @@ def get_evaluate_fn(output):
 
     def evaluate(server_round, arrays):
         loss, accuracy = test(arrays.to_numpy_ndarrays(), images, labels)
-        with Path(output).open("a") as file:
+        with Path(output).open("a", encoding="utf-8") as file:
             file.write(f"{accuracy}\n")
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 

@@ -14,7 +14,7 @@ def get_evaluate_fn(output):
 
     def evaluate(server_round, parameters, config):
         loss, accuracy = test(parameters, images, labels)
-        with Path(output).open("a") as file:
+        with Path(output).open("a", encoding="utf-8") as file:
             file.write(f"{accuracy}\n")
         return loss, {"accuracy": accuracy}
 

@@ -18,7 +18,7 @@ def get_evaluate_fn(output):
     def evaluate(server_round, arrays):
         set_model_params(model, arrays.to_numpy_ndarrays())
         accuracy = float(model.score(images, labels))
-        with Path(output).open("a") as file:
+        with Path(output).open("a", encoding="utf-8") as file:
             file.write(f"{accuracy}\n")
         return MetricRecord({"accuracy": accuracy})
 

@@ -16,7 +16,7 @@ def get_evaluate_fn(output):
     def evaluate(server_round, parameters, config):
         set_model_params(model, parameters)
         accuracy = float(model.score(images, labels))
-        with Path(output).open("a") as file:
+        with Path(output).open("a", encoding="utf-8") as file:
             file.write(f"{accuracy}\n")
         return 1.0 - accuracy, {"accuracy": accuracy}
 

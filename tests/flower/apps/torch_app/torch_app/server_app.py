@@ -19,7 +19,7 @@ def get_evaluate_fn(output):
         model = Net()
         model.load_state_dict(arrays.to_torch_state_dict())
         loss, accuracy = test(model, testloader, torch.device("cpu"))
-        with Path(output).open("a") as file:
+        with Path(output).open("a", encoding="utf-8") as file:
             file.write(f"{accuracy}\n")
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
