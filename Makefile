@@ -42,6 +42,7 @@ dist: $(VENV)/pyvenv.cfg ## build sdist and wheel, and try the wheel in a clean 
 
 check: $(VENV)/.dev ## run the linter, format check, mypy, import contracts and doctests
 	$(RUN) ruff check
+	$(RUN) ruff check --preview --select PLW1514 # a file is opened with its encoding
 	$(RUN) ruff format --check
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports --no-logo

@@ -64,7 +64,7 @@ WORKS: dict[str, tuple[str, ...]] = {
     '"method": "delay_adaptive"': ("simulate", "straggler.toml", "--json"),
     "pip install 'asyncsgd[report]'": ("plan", "durations.csv"),
     "20 iterations": ("train", "mine:Task", "--directory", "run", *RUN),
-    "20 updates agree": ("replay", "run"),
+    "All 20 updates match": ("replay", "run"),
     '"iteration": 20': ("watch", "run", "--once", "--json"),
     "report.html": ("report", "run"),
     "ui.perfetto.dev": ("export", "run", "--chrome", "run.json"),
@@ -83,7 +83,7 @@ REFUSED: dict[tuple[str, ...], str] = {
 RAISES: dict[str, str] = {
     "asgd.tasks.torch(None, None, None)": "torch",
     "asgd.optimizers.torch('AdamW')": "torch",
-    "asgd.engines.ray(2).start(None, None, np.ones(2))": "ray",
+    "asgd.train(asgd.tasks.quadratic(workers=2), asgd.async_sgd(0.1), asgd.engines.ray(2), iterations=1)": "ray",
     "asgd.flower.AsyncStrategy(asgd.mifa(0.1))": "flower",
     "asgd.plot.speedup([1.0, 2.0])": "report",
     "asgd.plan({'a': [1.0], 'b': [2.0]}).write_page('plan.html')": "report",

@@ -188,7 +188,9 @@ print(sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels), time.p
 
 def other_processes():
     def run(code):
-        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8").stdout.split()
+        return subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, encoding="utf-8"
+        ).stdout.split()
 
     run(SECOND_PROCESS)
     misses, whole = run(SECOND_PROCESS)

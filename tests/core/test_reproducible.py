@@ -120,7 +120,9 @@ for method in (
 
 def run_script(hash_seed: str) -> str:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, encoding="utf-8", check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, encoding="utf-8", check=True
+    )
     return done.stdout
 
 

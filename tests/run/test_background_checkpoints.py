@@ -198,7 +198,9 @@ def test_a_kill_during_a_write_leaves_the_checkpoint_before(tmp_path: Path) -> N
     """Half of the checkpoint of 40 is on the disk, and 15 more updates in the other files."""
     directory = tmp_path / "run"
     program = KILLED.format(tests=str(Path(__file__).parents[1]), directory=str(directory))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert saved(directory) == [20, 0]
     assert [path.name[:22] for path in (directory / "checkpoints").glob(".*.tmp")] == [".000000000040.safetens"]

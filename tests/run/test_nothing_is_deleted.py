@@ -93,7 +93,7 @@ def test_without_checkpoints(tmp_path: Path, lost: tuple[str, ...], held: str) -
     train(tmp_path, iterations=40)
     lose(tmp_path, "checkpoints", *lost)
     before = contents(tmp_path)
-    words = rf"holds {held}, checksums\.json of a run, but no checkpoint to resume it from; restore checkpoints/ from a backup"
+    words = rf"holds {held}, checksums\.json of a run, but no checkpoint to resume it from; restore checkpoints/ from"
     with pytest.raises(BadRunDirectory, match=words):
         train(tmp_path, iterations=60, resume=True)
     assert contents(tmp_path) == before

@@ -166,7 +166,9 @@ print("same")
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 def test_a_compiled_model_gives_the_same_gradient():
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, encoding="utf-8", check=False, timeout=500)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, encoding="utf-8", check=False, timeout=500
+    )
     assert done.stdout == "same\n", done.stderr
 
 

@@ -95,7 +95,9 @@ print("same")
 @pytest.mark.slow
 def test_forks_give_the_same_bits():
     script = FORK.format(tests=str(Path(__file__).parents[1]))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False, timeout=200)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False, timeout=200
+    )
     assert done.stdout == "same\n", done.stderr
 
 

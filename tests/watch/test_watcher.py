@@ -216,7 +216,9 @@ asgd.train(Bowl(), asgd.async_sgd(0.05), engine=asgd.engines.processes(2), itera
 
 @pytest.mark.slow
 def test_a_crash_seen_from_another_process(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path)], capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CRASHES, str(tmp_path)], capture_output=True, encoding="utf-8", check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     frame = look(tmp_path)
     assert frame.ending.kind == "crashed"
