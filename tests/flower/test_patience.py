@@ -19,7 +19,7 @@ from flower.virtual import Pace, World, hangs_after, in_turn, steady, virtual_be
 import asyncsgd as asgd
 from asyncsgd.core.dispatch import Uniform
 from asyncsgd.core.errors import BadParameter
-from asyncsgd.core.events import Arrived, Joined, Left
+from asyncsgd.core.events import Arrived, Joined, Left, Outcome
 from asyncsgd.engines.base import Note
 from asyncsgd.flower import Clients
 from asyncsgd.flower.bounded_dispatch import bounded
@@ -53,6 +53,17 @@ def test_a_client_ten_times_slower_gives_its_third(world: World, concurrency: in
     run = served(world, asgd.federated_async_sgd(0.1, concurrency=concurrency), [steady(1), steady(1), steady(10)])
     assert (abs(shares(run) - 1 / 3) < 0.08).all(), shares(run)
     assert not any("no client has more than" in note for note in run.config["notes"])
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_its_data_may_differ_from_that_of_the_others(world: World, slow: float) -> None:
+    """The bound on norms, which is on by default, must not refuse what a slow client has sent all along."""
+    world.paces = [steady(1), steady(1), steady(10)]
+    grid = FakeGrid([towards(2.0), towards(2.1), towards(slow)])
+    options: dict[str, Any] = {"iterations": 600, "every": 10**6, "progress": False}
+    run = serve(grid, ARRAYS, asgd.federated_async_sgd(0.1, concurrency=6), clients=Clients(minimum=3), **options)
+    assert not (run.trace.jobs.outcome == Outcome.REJECTED).any()
+    assert (abs(shares(run) - 1 / 3) < 0.08).all(), shares(run)
 
 
 def test_in_shuffled_order_shares_are_equal_but_for_jobs_that_wait(world: World) -> None:
