@@ -23,6 +23,7 @@ from asyncsgd.core.worker import WorkerState
 from asyncsgd.flower import compress_mod
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.encoding import TERMS, UPDATE, Coding
+from asyncsgd.flower.records import records_of
 
 SHAPES = {"w": (30, 10), "b": (13,)}
 MODEL = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()} | {
@@ -63,7 +64,7 @@ class Server:
 
     def update(self, answer: Message) -> Vector:
         assert answer.has_content(), answer.error.reason
-        return self.coding.update(answer.content, answer.content["arrays"])[0]
+        return self.coding.update(records_of(answer.content), answer.content["arrays"])[0]
 
 
 def numbers(seed: int) -> Vector:
@@ -83,7 +84,7 @@ def test_the_client_sees_ordinary_arrays_and_the_server_a_few_bytes() -> None:
     assert answer.content["metrics"]["loss"] == 0.5
     assert answer.content["arrays"].keys() == {*CARRIED, UPDATE}
     assert answer.content["arrays"][UPDATE].shape == (Int4().size(LAYOUT.size, np.float32),)
-    update, carried = server.coding.update(answer.content, answer.content["arrays"])
+    update, carried = server.coding.update(records_of(answer.content), answer.content["arrays"])
     start = server.coding.start(x)
     assert not np.array_equal(start, x)  # rounded on its way
     assert server.seen.content["arrays"]["b"].numpy().tobytes() == start[300:].tobytes()

@@ -229,42 +229,6 @@ def by_position(record: Mapping[str, Any], parts: Sequence[Part]) -> Mapping[str
 
 EMPTY = "_empty"
 """The only name in the record of a legacy client that returns no arrays."""
-ARRAYS, LEGACY = "arrays", "fitres.parameters"
-"""Names of a reply's record with the model: that of Flower's own strategies, and that of legacy clients."""
-
-
-def records_of(content: Any, kind: str) -> dict[str, Any]:
-    """Return the records of one kind of a ``flwr.app.RecordDict``: ``"ArrayRecord"``, ``"MetricRecord"``, ...
-
-    Flower's own properties, such as ``content.array_records``, check every record again at each call. A server reads
-    every reply several times, so that would take as long as the update itself.
-    """
-    import flwr.app
-
-    wanted = getattr(flwr.app, kind)
-    return {name: record for name, record in content.items() if isinstance(record, wanted)}
-
-
-def model_record(content: Any, layout: Layout) -> tuple[str, Any]:
-    """Return the name and the ``ArrayRecord`` of the model in a reply, or raise `BadReply`.
-
-    It is the record with the name that the server sent, else the only one, else the one that has all arrays.
-    """
-    found = records_of(content, "ArrayRecord")
-    for name in (ARRAYS, LEGACY):
-        if name in found:
-            return name, found[name]
-    fitting = list(found.items())
-    if len(fitting) > 1:
-        names = {part.name for part in layout.parts}
-        fitting = [(name, record) for name, record in fitting if names <= record.keys()]
-    if len(fitting) != 1:
-        fix = f"name the record of the model {ARRAYS!r}"
-        raise BadReply(f"the reply has {len(found)} sets of arrays, and {len(fitting)} of them fit the model; {fix}")
-    name, record = fitting[0]
-    return name, record
-
-
 HEADER = 10_000
 """Largest header of an array in bytes, which is NumPy's own limit."""
 NUMPY = "numpy.ndarray"

@@ -23,7 +23,8 @@ from asyncsgd.compiled.compression import fast
 from asyncsgd.core.compression import NAMES, Compression, Message
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
-from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, npy_bytes, read_parts, records_of, view
+from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, npy_bytes, read_parts, view
+from asyncsgd.flower.records import Records
 
 TERMS = "asyncsgd"
 """Name of the record with the terms of a job, of the record in a reply, and of the mod's record in a node's state."""
@@ -188,12 +189,12 @@ class Coding:
             return point
         return decode(self._down, fast(self._down).encode(point), self._layout)
 
-    def update(self, content: Any, record: Mapping[str, Any]) -> tuple[Vector, Arrays]:
+    def update(self, records: Records, record: Mapping[str, Any]) -> tuple[Vector, Arrays]:
         """Return (the update, the carried arrays) of a reply with this ``ArrayRecord``, or raise `BadReply`."""
         assert self._up is not None
         if UPDATE not in record:
             raise BadReply(f"the update is not compressed, the server expects {shown(self._up)}; {FIX}")
-        said = records_of(content, "ConfigRecord").get(TERMS, {}).get("up")
+        said = records.configs.get(TERMS, {}).get("up")
         if said != spell(self._up):
             fix = "call asgd.flower.compress_mod() without options, or with those of the method"
             raise BadReply(f"the update is compressed as {said!r:.100}, the server expects {spell(self._up)}; {fix}")

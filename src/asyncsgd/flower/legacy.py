@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, BadReply
-from asyncsgd.flower.arrays import records_of
+from asyncsgd.flower.records import Records
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome
 
 WORDS = {"train": "fit", "evaluate": "evaluate"}
@@ -112,7 +112,7 @@ def legacy_content(kind: str, record: Any, config: Mapping[str, Any], number: in
     return RecordDict({f"{word}ins.parameters": record, f"{word}ins.config": ConfigRecord(given)})
 
 
-def legacy_metrics(content: Any, kind: str, weighted_by: str) -> dict[str, Any] | None:
+def legacy_metrics(records: Records, kind: str, weighted_by: str) -> dict[str, Any] | None:
     """Return the metrics of a legacy reply as one record; None if the reply has today's format.
 
     The number of examples becomes the metric ``weighted_by``, and the loss of an evaluation the metric ``"loss"``.
@@ -120,15 +120,14 @@ def legacy_metrics(content: Any, kind: str, weighted_by: str) -> dict[str, Any] 
     failure.
     """
     res = f"{WORDS[kind]}res"
-    configs = records_of(content, "ConfigRecord")
-    status = configs.get(f"{res}.status")
+    status = records.configs.get(f"{res}.status")
     if status is None:
         return None
     check_status(status)
-    given = configs.get(f"{res}.metrics", {})
+    given = records.configs.get(f"{res}.metrics", {})
     metrics = {name: value for name, value in given.items() if isinstance(value, int | float)}
     for name, renamed in (("loss", "loss"), ("num_examples", weighted_by)):
-        found = records_of(content, "MetricRecord").get(f"{res}.{name}", {}).get(name)
+        found = records.metrics.get(f"{res}.{name}", {}).get(name)
         if found is not None:
             metrics[renamed] = found
     return metrics

@@ -11,6 +11,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +20,12 @@ from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
 from asyncsgd.core.vectors import Vector, norm
-from asyncsgd.flower.arrays import Arrays, model_record, records_of
+from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.encoding import TERMS, Coding
 from asyncsgd.flower.legacy import legacy_content, legacy_metrics, numbered
+from asyncsgd.flower.records import Records, model_record, records_of
 from asyncsgd.flower.round_rules import Config
 from asyncsgd.flower.sender import ClientMessage, clean
 from asyncsgd.flower.task import Memory
@@ -140,26 +142,24 @@ class Told:
     """The name by which the client calls itself."""
 
 
-def hear(content: Any, weighted_by: str | None, legacy: Mapping[str, Any] | None = None) -> Told:
+def hear(records: Records, weighted_by: str | None, legacy: Mapping[str, Any] | None = None) -> Told:
     """Return what a reply reports. A client cannot make the server keep more than `MOST` numbers of it.
 
     ``legacy`` are the metrics of a reply in Flower's legacy format.
     """
-    from flwr.app import MetricRecord
+    metrics = records.metrics
+    if legacy is not None:
+        from flwr.app import MetricRecord
 
-    records = (
-        records_of(content, "MetricRecord")
-        if legacy is None
-        else {"metrics": MetricRecord({name: +value for name, value in legacy.items()})}
-    )
-    lists = [name for record in records.values() for name, value in record.items() if isinstance(value, list)]
-    sizes = [len(value) if isinstance(value, list) else 1 for record in records.values() for value in record.values()]
-    few = sum(sizes) <= MOST and all(len(name) <= LONGEST for record in records.values() for name in record)
-    configs = records_of(content, "ConfigRecord").values()
-    named = [record[NAME] for record in configs if isinstance(record.get(NAME), str)]
+        metrics = {"metrics": MetricRecord({name: +value for name, value in legacy.items()})}
+    entries = [entry for record in metrics.values() for entry in record.items()]
+    lists = [name for name, value in entries if isinstance(value, list)]
+    size = sum(len(value) if isinstance(value, list) else 1 for _, value in entries)
+    few = size <= MOST and all(len(name) <= LONGEST for name, _ in entries)
+    named = [record[NAME] for record in records.configs.values() if isinstance(record.get(NAME), str)]
     name = clean(named[0][:LONGEST]).replace("\n", " ").strip() if named else ""
-    reported = read_metrics(records, weighted_by)
-    return Told(reported, records if few else None, tuple(lists) if reported else (), name)
+    reported = read_metrics(metrics, weighted_by)
+    return Told(reported, metrics if few else None, tuple(lists) if reported else (), name)
 
 
 SHARED = 2
@@ -176,6 +176,8 @@ class MessageWriter:
         self._coding = Coding(engine.layout, engine.up, engine.down, engine.clients.replies)
         self._start = secrets.token_hex(8)  # a client's memory of an earlier start, or of another run, is not used
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
+        self._last_config: tuple[Any, Any] | None = None  # what the newest ConfigRecord depends on, and the record
+        self._kinds = import_module("flwr.app")
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
@@ -218,8 +220,8 @@ class MessageWriter:
 
         def read(content: Any) -> Told:
             message.records = lambda: content
-            weighted_by = self._rules.weighted_by
-            return hear(content, weighted_by, legacy_metrics(content, "evaluate", weighted_by or EXAMPLES))
+            weighted_by, records = self._rules.weighted_by, records_of(content)
+            return hear(records, weighted_by, legacy_metrics(records, "evaluate", weighted_by or EXAMPLES))
 
         group = f"evaluate-{iteration}-{handle.number}"
         message = ClientMessage(
@@ -236,9 +238,10 @@ class MessageWriter:
         return record
 
     def _read(self, content: Any, point: Vector, message: ClientMessage) -> tuple[Vector, Arrays, Told]:
-        reported = legacy_metrics(content, "train", self._rules.weighted_by or EXAMPLES)
-        name, record = model_record(content, self._layout)
-        update, arrays = self._unpack(content, record, point)
+        records = records_of(content)
+        reported = legacy_metrics(records, "train", self._rules.weighted_by or EXAMPLES)
+        name, record = model_record(records, self._layout)
+        update, arrays = self._unpack(records, record, point)
         worker, job = message.worker, message.number
         try:
             check_update(update, self._like, worker, job)
@@ -254,15 +257,15 @@ class MessageWriter:
                     self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
         message.records = lambda: others(content, name)
-        told = hear(content, self._rules.weighted_by, reported)
-        metrics = records_of(content, "MetricRecord") if reported is None else {"metrics": reported}
+        told = hear(records, self._rules.weighted_by, reported)
+        metrics = records.metrics if reported is None else {"metrics": reported}
         message.examples = read_examples(metrics, self._rules.weighted_by)
         return update, carried, told
 
-    def _unpack(self, content: Any, record: Any, point: Vector) -> tuple[Vector, Arrays]:
+    def _unpack(self, records: Records, record: Any, point: Vector) -> tuple[Vector, Arrays]:
         """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
         if self._coding.encodes_updates:
-            return self._coding.update(content, record)
+            return self._coding.update(records, record)
         arrays = self._layout.read(record)
         if self._rules.replies == "updates":
             return self._layout.gather(arrays), arrays
@@ -273,14 +276,21 @@ class MessageWriter:
             raise BadReply(f"{what} has norm {length:.4g}, more than max_norm = {self._bound:g}")
 
     def _content(self, message: ClientMessage, record: Any, config: Any, number: int) -> Any:
-        from flwr.app import ConfigRecord, RecordDict
-
         if message.legacy:
             return legacy_content(message.kind, record, config, number)
         rules = self._engine.rounds
-        return RecordDict(
-            {rules.arrays_key: record, rules.config_key: ConfigRecord({**config, "server-round": number})}
+        return self._kinds.RecordDict(
+            {rules.arrays_key: record, rules.config_key: self._config(message, config, number)}
         )
+
+    def _config(self, message: ClientMessage, config: Any, number: int) -> Any:
+        """Return the ``ConfigRecord`` of a message; the messages of a round share one, as Flower checks every entry."""
+        given = self._engine.train_config if message.kind == "train" else self._engine.evaluate_config
+        key = None if callable(given) else (message.kind, number, config.get(STEPS))
+        last = self._last_config
+        if key is None or last is None or last[0] != key:
+            last = self._last_config = key, self._kinds.ConfigRecord({**config, "server-round": number})
+        return last[1]
 
 
 def others(content: Any, model: str) -> Any:

@@ -17,9 +17,10 @@ from asyncsgd.core.errors import BadMessage, BadReply
 from asyncsgd.core.vectors import Vector, is_finite
 from asyncsgd.core.work import Encoded, Gradient
 from asyncsgd.core.worker import WorkerState
-from asyncsgd.flower.arrays import NUMPY, by_position, model_record, npy_bytes, read_parts, view
+from asyncsgd.flower.arrays import NUMPY, by_position, npy_bytes, read_parts, view
 from asyncsgd.flower.encoding import MODEL, TERMS, UPDATE, Terms, byte_array, byte_part, decode, shown, spell
 from asyncsgd.flower.legacy import FIT, legacy_metrics, numbered
+from asyncsgd.flower.records import model_record, records_of
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -119,8 +120,9 @@ def _compress(reply: Message, context: Context, terms: Terms, up: Compression, s
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     layout = terms.layout
-    legacy_metrics(reply.content, "train", "")  # raises if a legacy client reports a failure
-    name, record = model_record(reply.content, layout)
+    records = records_of(reply.content)
+    legacy_metrics(records, "train", "")  # raises if a legacy client reports a failure
+    name, record = model_record(records, layout)
     arrays = layout.read(record)
     update = layout.difference(start, arrays) if terms.replies == "models" else layout.gather(arrays)
     if not is_finite(update):

@@ -166,6 +166,11 @@ class FlowerTask:
         """Return the metrics of the user's function at x."""
         return self.evaluate_at(self._last, x) or {}
 
+    @property
+    def evaluates_at_once(self) -> bool:
+        """Whether there is nothing to evaluate: neither the server nor the clients measure the model."""
+        return self._evaluate is None and self._accountant is None and not (self.pool and self.pool.evaluates)
+
     def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any] | None:
         """Return the metrics of the model of this iteration, and let clients evaluate it too, if they should.
 

@@ -155,9 +155,12 @@ class Evaluator:
             except BaseException as error:
                 result.set_exception(error)
 
-        context = copy_context()  # np.errstate and the like hold in the other thread too
-        thread = threading.Thread(target=context.run, args=(evaluate,), name="asyncsgd-evaluation", daemon=True)
-        thread.start()
+        if getattr(task, "evaluates_at_once", False):  # a thread would take longer than the evaluation
+            evaluate()
+        else:
+            context = copy_context()  # np.errstate and the like hold in the other thread too
+            thread = threading.Thread(target=context.run, args=(evaluate,), name="asyncsgd-evaluation", daemon=True)
+            thread.start()
         self._under_way = UnderWay(iteration, seconds, x, began, result, epoch)
 
     def peek(self) -> Row | None:
