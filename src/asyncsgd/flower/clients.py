@@ -1,6 +1,6 @@
 """Which clients are connected, and what the server knows of each: its message, queue, failures, and patience.
 
-Only the polling thread touches these objects, except that a message's own thread reads the message itself.
+Only the polling thread touches these objects, except that the thread of a message reads the message itself.
 """
 
 from __future__ import annotations

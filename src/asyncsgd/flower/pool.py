@@ -3,7 +3,7 @@
 Threads: the polling thread (the training loop) owns all state of the pool. Every other thread only puts an item into
 the inbox, a thread-safe queue, and the polling thread handles it in its next poll:
 
-- one thread per message sends it and waits for the reply (`sender`),
+- one thread per message in flight sends it and waits for the reply (`sender`),
 - one thread asks for the connected nodes again and again (`presence`),
 - the thread that evaluates calls `measured`, and any thread or signal handler may call `stop`.
 
