@@ -86,9 +86,9 @@ def test_containers_have_the_options_of_the_guide() -> None:
     [register] = services["register"]["command"]
     assert register.startswith(f"for name in {' '.join(NODES)}; do flwr ")
     written = register.replace("$$name", "client-1")  # compose reads $$ as $
-    assert " ".join(words(block("register", ("hospital-1.key", "keys/hospital-1.key"), ("hospital-1", "client-1")))) in (
-        " ".join(words(written))
-    )
+    assert " ".join(
+        words(block("register", ("hospital-1.key", "keys/hospital-1.key"), ("hospital-1", "client-1")))
+    ) in (" ".join(words(written)))
     for number, name in enumerate(NODES):
         command = services[name]["command"]
         assert options(command) == options(words(block("supernode"))) - {"--port"}  # each container has its own 9094

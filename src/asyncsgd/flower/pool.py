@@ -51,8 +51,8 @@ from asyncsgd.trace import Trace
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
-LAST, SOON = 60.0, 0.2
-"""Seconds for which the end of a run waits for clients that evaluate, at most, and between two looks at them."""
+SOON = 0.2
+"""Seconds between two looks at clients that evaluate, at the end of a run."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -166,9 +166,9 @@ class FlowerPool(WorkerPool):
         self._drain(0.0)
         self._note(self.log.close(self.clock()))
         ended = time.monotonic()
-        while self._evaluations.busy and self._online() and (left := ended + LAST - time.monotonic()) > 0:
+        while self._evaluations.busy and self._online():  # `overdue` ends this
             try:
-                reports += self.poll(min(left, SOON))
+                reports += self.poll(SOON)
                 self._note(self._evaluations.overdue(time.monotonic(), ended, self._patience))
             except EngineError as error:
                 self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
