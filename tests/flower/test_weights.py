@@ -77,7 +77,7 @@ def test_a_client_that_reports_nothing_is_an_average_one_and_noted_once() -> Non
     run = train(asgd.fedavg(1.0, clients=3), *answers, iterations=9, callbacks=[ear])
     found = [text for text in ear.notes if "does not report" in text]
     assert len(found) == 1
-    assert found[0].startswith("client 2 does not report 'num-examples', which client ")
+    assert found[0].startswith("client 2 (node 9223372036854775835) does not report 'num-examples', which client ")
     assert run.arrays["w"].numpy()[0] == pytest.approx(1 / 3)
 
 

@@ -23,6 +23,7 @@ from asyncsgd.engines.base import Note
 from asyncsgd.flower.legacy import ClientFormat, Formats
 from asyncsgd.flower.round_rules import ClientName
 from asyncsgd.flower.sender import ClientMessage, Outcome, RunEnded, clean
+from asyncsgd.trace.labels import CLIENT, SIMULATED
 
 # --------------------------------------------------------------------------------------------------------------
 # Which clients are connected, and which worker number each of them has.
@@ -68,7 +69,7 @@ class ClientNumbers:
 
     def _find(self, node: Any) -> int:
         if self._simulated:
-            name, key = f"simulated {len(self._here)}", ""
+            name, key = f"{SIMULATED} {len(self._here)}", ""
         else:
             name, key = str(node.node_id), hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
         for worker, row in enumerate(self._rows):
@@ -264,7 +265,7 @@ class WorkerHandle:
 
     def introduce(self, node: str) -> Note:
         """Return the note that maps the client's number to its node and its name."""
-        return Note("client", {"worker": self.number, "node": node, "name": self._name})
+        return Note(CLIENT, {"worker": self.number, "node": node, "name": self._name})
 
     def rename(self, name: str) -> bool:
         """Take the name that the client reports, unless the operator named it. Return whether its name changed."""

@@ -47,6 +47,7 @@ from asyncsgd.flower.sender import EXPIRED, OFFLINE, ClientMessage, ErrorReply, 
 from asyncsgd.flower.task import Memory
 from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.trace import Trace
+from asyncsgd.trace.labels import client_label
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
@@ -71,8 +72,8 @@ class FlowerPool(WorkerPool):
         self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
         self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
         self._patience = Patience(self._rules.patience, engine.timeout)
-        self._checks = ReplyChecks(self._rules)
-        self._allowance = Allowance(self._rules.max_updates, engine.accountant)
+        self._checks = ReplyChecks(self._rules, self.label)
+        self._allowance = Allowance(self._rules.max_updates, engine.accountant, self.label)
         self._handles: dict[int, WorkerHandle] = {}
         self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
@@ -135,7 +136,7 @@ class FlowerPool(WorkerPool):
 
     def label(self, worker: int) -> str:
         handle = self._handles.get(worker)
-        return f"client {worker}" if handle is None else str(handle.title)
+        return client_label(worker) if handle is None else str(handle.title)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
@@ -389,7 +390,7 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
-        self.log.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.log.keep(notes)
         for note in notes:
             self._attendance.report(note)
 

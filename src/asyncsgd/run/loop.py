@@ -72,7 +72,7 @@ class Loop:
             self._record.note(request.engine.opening)
         with request.engine.start(request.task, request.method.job, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
-            pool.clock = lambda: self._record.seconds
+            pool.clock, self._record.label = (lambda: self._record.seconds), pool.label
             checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None
