@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
@@ -123,6 +123,7 @@ TIMEOUT = 3600.0
 class Flower(Engine):
     """Clients of a Flower grid: ``workers`` of them at the start; more may join later."""
 
+    noun: ClassVar[str] = "client"
     grid: Any
     layout: Layout
     carried: Arrays = field(default_factory=dict)
