@@ -21,7 +21,7 @@ def tuned(
     """Return the (client's, server's) step sizes with the least median time, for each level."""
     tried = {
         pair: [setting.measure(method, where, seed) for seed in seeds]
-        for pair, method in setting.methods(name, local).items()
+        for pair, method in setting.methods(name, where, local).items()
     }
 
     def score(pair: tuple[float, float], level: int) -> tuple[float, float]:
@@ -36,7 +36,8 @@ def times(name: str, where: Setting, seeds: int) -> dict[str, Any]:
     pairs = tuned(name, where)
     found: dict[str, Any] = {}  # "steps" are the client's and the server's step sizes
     for level, pair in enumerate(pairs):
-        runs: list[Measured] = [setting.measure(setting.methods(name)[pair], where, seed) for seed in range(seeds)]
+        method = setting.methods(name, where)[pair]
+        runs: list[Measured] = [setting.measure(method, where, seed) for seed in range(seeds)]
         found[f"{LEVELS[level]:.0%}"] = {
             "steps": pair,
             "times": [run.times[level] if math.isfinite(run.times[level]) else None for run in runs],

@@ -55,7 +55,7 @@ def part(options: Any) -> dict[str, Any]:
             target = write_data(home / "data.npz", seed)
             for name, method in NAMES.items():
                 local, server = tuned[name][level]["steps"]
-                simulated = setting.measure(setting.methods(name)[local, server], Setting(), seed).times[0]
+                simulated = setting.measure(setting.methods(name, Setting())[local, server], Setting(), seed).times[0]
                 config = {"data": str(home / "data.npz"), "method": method, "target": target, "held": HELD}
                 config |= {"clients": CLIENTS, "at_once": AT_ONCE, "buffer": BUFFER, "updates": LIMIT, "seed": seed}
                 config |= {"stepsize": server, "local_stepsize": local, "steps": STEPS, "batch": BATCH}

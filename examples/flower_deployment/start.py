@@ -154,6 +154,11 @@ def supernode_command(superlink: int, port: int, name: str, config: str) -> list
     return ["flower-supernode", *link, *own]
 
 
+def register_command(name: str) -> list[str]:
+    """Return the command of the deployment guide that registers the key of this SuperNode, with its name."""
+    return ["flwr", "supernode", "register", f"{name}.key.pub", "federation", "--name", name]
+
+
 @contextmanager
 def federation(folder: Path, nodes: int) -> Iterator[Federation]:
     """Start a SuperLink and SuperNodes in this folder, and stop them at the end."""
@@ -175,9 +180,8 @@ def federation(folder: Path, nodes: int) -> Iterator[Federation]:
                 raise SystemExit(f"The SuperLink ended; its log ends with:\n{tail(here.log('superlink'))}")
             time.sleep(0.2)
         say(f"The SuperLink listens on 127.0.0.1:{here.port}. Logs, keys and the run are in {folder}.")
-        register = ["flwr", "supernode", "register"]
         with ThreadPoolExecutor() as pool:  # each call takes seconds to load Flower
-            list(pool.map(lambda name: here.call(*register, f"{name}.key.pub", "federation"), names))
+            list(pool.map(lambda name: here.call(*register_command(name)), names))
         for number, name in enumerate(names):
             config = f"partition-id={number} num-partitions={nodes}"
             supervisors.append(Supervisor(here, name, supernode_command(here.port, free_port(), name, config)))

@@ -70,7 +70,7 @@ def timeline(
         raise BadParameter("until", until, f"is not after start = {start:g}", f"the trace ends at {found.horizon:g}")
     workers = len(np.unique(subject.trace.jobs.worker))
     with _canvas(axes, height=min(9.0, max(1.6, 0.9 + 0.22 * workers))) as axes:
-        colours = figures.timeline(axes, subject.trace, until, start, largest)
+        colours = figures.timeline(axes, subject.trace, until, start, largest, subject.label)
         axes.set_xlabel("seconds" if found.timed else "iterations")
         if bar:
             figures.delay_bar(axes.figure, colours, axes)

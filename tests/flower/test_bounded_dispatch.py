@@ -95,5 +95,5 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
     note = "no client has more than 2 jobs at once: much slower clients contribute less; leave queue out"
     assert any(said.startswith(note) for said in run.config["notes"])
     [problem] = [said for said in run.diagnosis.problems if "no client has more than 2 jobs" in said]
-    assert problem.startswith("worker 2 gave ")
+    assert problem.startswith("client 2 (node 9223372036854775835) gave ")
     assert "33% are fair" in problem

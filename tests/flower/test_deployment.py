@@ -119,6 +119,7 @@ def supernodes_of_every_sort(here: Deployment) -> None:
     assert "Failed to activate SuperNode" in here.said("stranger")
     known = json.loads((here.directory / "clients.json").read_text("utf-8"))
     assert len(known) == len(here.journal("client")) == 4
+    assert {row["name"] for row in here.journal("client")} == {"one", "two", "liar", "late"}
 
     # Clients have evaluated meanwhile.
     evaluated = [row for row in here.journal("client_metrics") if row["kind"] == "evaluate"]

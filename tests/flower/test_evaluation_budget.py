@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -13,7 +14,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.bench import MODEL, Bench
 from flower.fake import towards
 from flower.serving import ARRAYS, clients, error
-from flower.virtual import World, hangs_after, steady, virtual_bench
+from flower.virtual import World, hangs_after, in_turn, steady, virtual_bench
 
 import asyncsgd as asgd
 from asyncsgd.core.events import Arrived
@@ -89,20 +90,80 @@ def test_the_last_model_is_evaluated_whatever_it_takes(world: World) -> None:
 # ---------------------------------------------------------------------------------------------- at the end
 
 
-@pytest.mark.parametrize(("usual", "longest"), [(1.0, 6.0), (4.0, 15.0)])
-def test_a_client_that_never_answers_does_not_hold_the_end(world: World, usual: float, longest: float) -> None:
-    """It gets 2 s and three times its own usual time."""
+def finished(here: Bench) -> Any:
+    """The note about the last evaluation."""
+    [note] = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
+    return note
+
+
+@pytest.mark.parametrize(("usual", "limit"), [(1.0, 5.0), (4.0, 14.0), (10.0, 20.0), (20.0, 27.0), (60.0, 77.0)])
+def test_a_client_that_never_answers_does_not_hold_the_end(world: World, usual: float, limit: float) -> None:
+    """It gets 2 s and three times its own usual time, at most 20 s; a slow one 2 s and 1.25 times its usual time."""
     world.paces = [hangs_after(2, usual), steady(usual)]
     with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
         for iteration in (1, 2):
             here.pool.measured(iteration, MODEL)
             here.until(lambda count=iteration: len(evaluations(here)) == count, "the evaluation")
         here.pool.measured(3, MODEL)
-        began = world.now
-        [note] = [note for note in here.pool.finish() if isinstance(note, Note) and note.event == "client_metrics"]
+        began, note = world.now, finished(here)
         assert (note.details["clients"], note.details["failed"]) == (1, 1)
-        assert 2.0 + 3 * usual <= world.now - began <= longest
-        assert f"no answer in {2 + 3 * usual:.0f} s" in note.message
+        assert limit <= world.now - began <= limit + 1
+        assert f"no answer in {limit:.0f} s" in note.message
+
+
+@pytest.mark.parametrize("usual", [8.0, 30.0, 300.0])
+def test_a_slow_client_that_answers_is_waited_for(world: World, usual: float) -> None:
+    world.paces = [steady(1.0), in_turn(usual, usual, 1.2 * usual)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        for iteration in (1, 2):
+            here.pool.measured(iteration, MODEL)
+            here.until(lambda count=iteration: len(evaluations(here)) == count, "the evaluation")
+        here.pool.measured(3, MODEL)
+        began, note = world.now, finished(here)
+        assert (note.details["clients"], note.details["failed"]) == (2, 0)
+        assert world.now - began <= 1.2 * usual + 1
+
+
+def test_a_client_that_was_silent_before_the_end_gets_no_more_time(world: World) -> None:
+    """Its evaluation began long before the run ended, and its time is up at the end."""
+    world.paces = [hangs_after(1, 20.0), steady(1.0)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        here.pool.measured(1, MODEL)
+        here.until(lambda: evaluations(here), "the evaluation")
+        here.pool.measured(2, MODEL)
+        for _ in range(40):  # 40 s pass while the client hangs; it would be left out after 200 s
+            here.expect(Arrived, job=here.give(1))
+        began, note = world.now, finished(here)
+        assert (note.details["at"], note.details["failed"]) == (2, 1)
+        assert world.now - began <= 1
+
+
+def test_clients_that_all_hang_in_one_evaluation_do_not_hold_the_end_for_the_next(world: World) -> None:
+    world.paces = [hangs_after(1, 2.0), hangs_after(1, 2.0)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        here.pool.measured(1, MODEL)
+        here.until(lambda: evaluations(here), "the evaluation")
+        here.pool.measured(2, MODEL)
+        here.pool.measured(3, MODEL)
+        began, note = world.now, finished(here)
+        assert (note.details["at"], note.details["failed"]) == (2, 2)
+        assert world.now - began <= 21
+        assert not here.pool._evaluations.busy
+
+
+@pytest.mark.parametrize(("usual", "limit"), [(4.0, 14.0), (600.0, 20.0)])
+def test_an_old_job_does_not_hold_the_end(world: World, usual: float, limit: float) -> None:
+    """The model is evaluated after the job; a job that takes ten minutes is too long to wait for."""
+    world.paces = [by_kind(usual, 1.0), steady(1.0)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}) as here:
+        here.expect(Arrived, job=here.give(0))
+        world.paces[0] = by_kind(math.inf, 1.0)
+        here.give(0)
+        here.pool.measured(3, MODEL)
+        began, note = world.now, finished(here)
+        assert (note.details["clients"], note.details["failed"]) == (1, 1)
+        assert limit <= world.now - began <= limit + 1
+        assert f"no answer in {limit:.0f} s" in note.message
 
 
 def test_a_client_that_computes_an_old_job_is_waited_for(world: World) -> None:

@@ -131,7 +131,7 @@ def test_one_answer_of_1e30_does_not_change_the_model(tmp_path: Path) -> None:
     [row] = [row for row in journal(tmp_path / "bounded") if row["event"] == "rejected"]
     assert row["worker"] == 2
     assert "more than 10 times the median norm" in row["reason"]
-    [note] = [note for note in ear.notes if note.startswith("client 2: the update has norm")]
+    [note] = [note for note in ear.notes if note.startswith("client 2 (node 9223372036854775835): the update has norm")]
     assert "if such updates are right, pass Clients(max_norm=None), or a number" in note
     [total] = [row for row in journal(tmp_path / "bounded") if row["event"] == "too_long_in_total"]
     assert total["refused"] == {"2": 1}

@@ -61,6 +61,7 @@ def test_the_script_has_the_commands_of_the_guide(example: Any) -> None:
     changes = (("federation.example.org:443", "127.0.0.1:1"), ("hospital-1", "a"), ("--port 9094", "--port 2"))
     supernode = words(block("supernode", *changes))
     assert sorted(example.supernode_command(1, 2, "a", "partition-id=0 num-partitions=2")) == sorted(supernode)
+    assert example.register_command("a") == words(block("register", ("hospital-1", "a")))
 
 
 def test_supervisors_start_the_supernode_of_the_guide() -> None:
@@ -82,6 +83,12 @@ def test_containers_have_the_options_of_the_guide() -> None:
     assert options(services["superlink"]["command"]) == options(words(block("superlink")))
     keys = services["keys"]["command"]
     assert keys[1:4] == list(NODES)
+    [register] = services["register"]["command"]
+    assert register.startswith(f"for name in {' '.join(NODES)}; do flwr ")
+    written = register.replace("$$name", "client-1")  # compose reads $$ as $
+    assert " ".join(
+        words(block("register", ("hospital-1.key", "keys/hospital-1.key"), ("hospital-1", "client-1")))
+    ) in (" ".join(words(written)))
     for number, name in enumerate(NODES):
         command = services[name]["command"]
         assert options(command) == options(words(block("supernode"))) - {"--port"}  # each container has its own 9094
@@ -203,4 +210,7 @@ def test_one_command_trains_survives_a_kill_and_cleans_up(tmp_path: Path) -> Non
         assert script.wait(GUARD) == 0, here.said()
         assert here.relatives() == set()
         assert read_trace(folder / "run").iterations == 3 * rounds
-        assert [row for row in read_lines(folder / "run", "journal.jsonl") if row["event"] == "resumed"]
+        journal = read_lines(folder / "run", "journal.jsonl")
+        assert [row for row in journal if row["event"] == "resumed"]
+        # Operators see the names under which the SuperNodes were registered.
+        assert {row["name"] for row in journal if row["event"] == "client"} == set(NODES)

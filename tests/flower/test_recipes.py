@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from flower.serving import ARRAYS, clients, error
+from flower.serving import ARRAYS, Ear, clients, error
 
 import asyncsgd as asgd
+from asyncsgd.core.aggregation import Calibrated
 from asyncsgd.flower import AsyncStrategy, Clients
 from asyncsgd.methods.listing import recipes
 
@@ -49,6 +50,26 @@ def test_a_recipe_trains_stock_clients(name: str) -> None:
     assert all(("steps" in config) == (name in LOCAL) for config in configs)
     notes = [note for note in result.run.config["notes"] if "ClientApp decides" in note]
     assert bool(notes) == (name in LOCAL)
+
+
+def test_the_memory_of_calibration_is_stated_before_it_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One vector for each of three clients, and three sums; the model has 9 numbers of 4 bytes."""
+    ear = Ear()
+    stated: list[list[str]] = []
+    allocate = Calibrated.init
+
+    def init(self: Calibrated, x: Any, seed: int) -> Any:
+        stated.append(list(ear.notes))
+        return allocate(self, x, seed)
+
+    monkeypatch.setattr(Calibrated, "init", init)
+    method = asgd.fedbuff(0.5, concurrency=3, buffer=2, calibrated=True)
+    AsyncStrategy(method, progress=False, callbacks=[ear], min_available_nodes=3).start(
+        clients(1.0, 2.0, 3.0), ARRAYS, num_rounds=2
+    )
+    note = "fedbuff remembers one update per client: 216 B of memory on the server for 3 clients"
+    assert [text for text in ear.notes if text.startswith(note)] == [f"{note}, 36 B more for each further one"]
+    assert any(text.startswith(note) for text in stated[0])
 
 
 def test_every_recipe_of_the_table_is_tried() -> None:

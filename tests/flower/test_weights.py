@@ -16,6 +16,7 @@ from flower.serving import Ear, quiet, serve
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 import asyncsgd as asgd
+from asyncsgd.flower import AsyncStrategy, Clients
 from asyncsgd.flower.weights import read_examples
 
 ARRAYS = record(w=np.zeros(2))
@@ -57,13 +58,26 @@ def test_weights_can_be_turned_off_and_named() -> None:
     assert train(asgd.fedavg(1.0, clients=2), *answers, weighted_by="trust").arrays["w"].numpy()[0] == 0.75
 
 
+def test_the_strategy_weighs_by_its_key_unless_weights_are_turned_off() -> None:
+    answers = client(0.0, num_examples=900, trust=0.25), client(1.0, num_examples=100, trust=0.75)
+
+    def start(**options: Any) -> float:
+        strategy = AsyncStrategy(asgd.fedavg(1.0, clients=2), progress=False, fraction_evaluate=0.0, **options)
+        return float(strategy.start(FakeGrid(answers), ARRAYS, num_rounds=1).arrays["w"].numpy()[0])
+
+    off = Clients(weighted_by=None)
+    assert start() == start(clients=Clients()) == 0.1
+    assert start(weighted_by_key="trust") == 0.75
+    assert start(clients=off) == start(clients=off, weighted_by_key="trust") == 0.5
+
+
 def test_a_client_that_reports_nothing_is_an_average_one_and_noted_once() -> None:
     answers = client(0.0, num_examples=900), client(0.0, num_examples=300), client(1.0, loss=0.5)
     ear = Ear()
     run = train(asgd.fedavg(1.0, clients=3), *answers, iterations=9, callbacks=[ear])
     found = [text for text in ear.notes if "does not report" in text]
     assert len(found) == 1
-    assert found[0].startswith("client 2 does not report 'num-examples', which client ")
+    assert found[0].startswith("client 2 (node 9223372036854775835) does not report 'num-examples', which client ")
     assert run.arrays["w"].numpy()[0] == pytest.approx(1 / 3)
 
 

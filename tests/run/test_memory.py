@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import Layout
 from asyncsgd.run import memory
 from asyncsgd.run.last_good import LARGE
-from asyncsgd.run.memory import available, check_memory
+from asyncsgd.run.memory import available, check_memory, remembered
+from asyncsgd.run.options import Evaluation, RunRequest
 from asyncsgd.testing.bench import Bowl
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1000 kB\nMemAvailable:   16000000 kB\n"
@@ -79,6 +81,17 @@ def test_memories_of_every_worker_are_counted_before_they_exist() -> None:
     assert "workers = 1000 need 8.1 GB of memory on the server" in str(caught.value)
     assert "memories 4" in str(caught.value)
     assert str(caught.value).endswith("or a method that does not remember an update of every worker")
+
+
+@pytest.mark.parametrize(
+    ("method", "vectors"), [(asgd.fedbuff(1.0, concurrency=4, calibrated=True), 13), (asgd.mifa(0.1), 11)]
+)
+def test_what_a_method_remembers_is_stated(method: asgd.Method, vectors: int) -> None:
+    task, engine = asgd.tasks.quadratic(workers=10, dim=1000), asgd.engines.processes(10)
+    request = RunRequest(task=task, method=method, engine=engine, iterations=1, evaluation=Evaluation(1))
+    size, more = f"{8 * vectors} kB of memory on the server for 10 workers", "8.0 kB more for each further one"
+    assert remembered(request) == f"{method.name} remembers one update per worker: {size}, {more}"
+    assert remembered(replace(request, method=asgd.fedbuff(1.0, concurrency=4))) is None
 
 
 def test_a_large_model_in_a_directory_needs_a_copy_less() -> None:

@@ -14,7 +14,10 @@ from asyncsgd.cli.watch_view import view
 from asyncsgd.run.ending import End, Ending
 from asyncsgd.run.live import Frame, Note, Watcher, WorkerSeen
 
-MANY = tuple(WorkerSeen(worker, "working", 50 + worker % 7, 3.0 + worker / 50, 1, 0.3, 0, 0) for worker in range(1000))
+MANY = tuple(
+    WorkerSeen(worker, f"worker {worker}", "working", 50 + worker % 7, 3.0 + worker / 50, 1, 0.3, 0, 0)
+    for worker in range(1000)
+)
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def _export_timeline(directory: Path, chrome: Path, *, arrows: bool) -> tuple[di
         raise UsageError(f"{directory} holds {len(runs)} runs; pass one of them, such as {runs[0].name}")
     trace = runs[0].trace
     try:
-        path = events.write(trace, chrome, runs[0].metrics, flows=arrows)
+        path = events.write(trace, chrome, runs[0].metrics, flows=arrows, label=runs[0].label)
     except BadParameter as error:
         raise BadParameter("chrome", error.value, error.problem, error.fix) from error
     row = {"path": str(path), "jobs": len(trace), "iterations": trace.iterations}

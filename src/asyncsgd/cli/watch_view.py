@@ -227,7 +227,8 @@ def _delays(frame: Frame, bars: int) -> Table:
 def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     running = frame.running
-    for heading in ("worker", *(("",) if running else ())):
+    clients = any(row.label.startswith("client ") for row in frame.workers)
+    for heading in ("client" if clients else "worker", *(("",) if running else ())):
         table.add_column(heading, no_wrap=True)
     table.add_column("updates", justify="right", no_wrap=True)
     if width >= NARROW:
@@ -243,7 +244,8 @@ def _workers(frame: Frame, width: int, room: int) -> list[RenderableType]:
     for row in shown:
         style = {"working": "green", "retired": "red", "gone": "red"}.get(row.state, "")
         seen = ago(row.last_seen) if running or row.last_seen is None else f"at {clock(frame.seconds - row.last_seen)}"
-        cells: list[RenderableType] = [str(row.worker), *((Text(row.state, style=style),) if running else ())]
+        name = row.label.partition(" ")[2]  # without the word that is the heading
+        cells: list[RenderableType] = [name, *((Text(row.state, style=style),) if running else ())]
         if width >= NARROW:
             share = Text(f"{bar(row.jobs / most if most else 0.0, 10):<10}", style="blue")
             cells += [f"{row.jobs:,}", share, number(row.mean_delay), str(row.in_flight), seen]

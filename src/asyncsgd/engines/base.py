@@ -310,6 +310,8 @@ class Engine(ABC):
         """Threads used for one gradient, one number or one per worker; the replay uses them too. None: unknown."""
         return None
 
+    noun: ClassVar[str] = "worker"
+    """What users call its workers."""
     keeps_state: ClassVar[bool] = False
     """Whether its workers use `asyncsgd.core.worker.WorkerState`, so that they can keep state from job to job and
     encode what they send. An engine of your own that calls `compute_job` does not."""

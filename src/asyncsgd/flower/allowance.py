@@ -16,6 +16,7 @@ from asyncsgd.engines.base import Exhausted, Note
 from asyncsgd.flower.clients import WorkerHandle
 from asyncsgd.flower.privacy import Accountant
 from asyncsgd.trace import Trace
+from asyncsgd.trace.labels import client_label
 
 
 class Allowance:
@@ -26,10 +27,14 @@ class Allowance:
     n², the client waits until that sum is released.
     """
 
-    def __init__(self, max_updates: int | None, accountant: Accountant | None) -> None:
-        self._most = max_updates
+    def __init__(
+        self, max_updates: int | None, accountant: Accountant | None, label: Callable[[int], str] = client_label
+    ) -> None:
+        self._most, self._label = max_updates, label
         self._size = 1 if accountant is None else accountant.size
         self._book = None if accountant is None or accountant.book.limit is None else accountant.book
+        if self._book is not None:
+            self._book.label = label
         self._used: Counter[int] = Counter()
         self._waiting: set[int] = set()
         self._told = False
@@ -62,7 +67,7 @@ class Allowance:
         if why is None:
             self._waiting.add(worker)
             return []
-        text = f"client {worker} gets no more jobs: {why} (reported once; the journal has the others)"
+        text = f"{self._label(worker)} gets no more jobs: {why} (reported once; the journal has the others)"
         told, self._told = self._told, True
         return [
             Note("used_up", {"worker": worker, "updates": self._used[worker], "reason": why}, None if told else text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncsgd.engines.base import Note
-from asyncsgd.flower.clients import Patience, WorkerHandle
+from asyncsgd.flower.clients import LONGEST_END, Patience, WorkerHandle
 from asyncsgd.flower.messages import MessageWriter, Told
 from asyncsgd.flower.round_rules import RoundRules
 from asyncsgd.flower.rounds import Gathered, RoundLog, describe
@@ -123,15 +123,21 @@ class Evaluations:
     def overdue(self, now: float, ended: float, patience: Patience) -> list[Note]:
         """Give up clients that take too long, once the run has ended at the time ``ended``. Return notes about it.
 
-        A client may still compute a job that is not wanted any more; only then does its evaluation begin. It gets a
-        few times its usual time for each.
+        A client may still compute a job that is not wanted any more; only then does its evaluation begin. It gets at
+        most `LONGEST_END` seconds to end the job, and its time for the evaluation after that. A model that no client
+        can begin to evaluate in these seconds, as all of them hang in an earlier evaluation, is not evaluated. So the
+        wait ends whatever clients do.
         """
+        over = now - ended > LONGEST_END
+        if self._now is None and over:
+            self._next = None
         notes: list[Note] = []
         for worker, (handle, _) in list(self._now.pending.items()) if self._now is not None else ():
             current = handle.current
             began, kind = (ended, "evaluate") if current is None else (current.sent_at, current.kind)
-            if now - began > (limit := patience.last(worker, kind)):
-                notes += self.silent(worker, limit)
+            limit = patience.last(worker, kind)
+            if now - began > limit or (over and kind == "train"):
+                notes += self.silent(worker, min(limit, now - began))
         return notes
 
     def close(self) -> list[Note]:

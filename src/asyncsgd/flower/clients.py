@@ -1,6 +1,6 @@
 """Which clients are connected, and what the server knows of each: its message, queue, failures, and patience.
 
-Only the polling thread touches these objects, except that a message's own thread reads the message itself.
+Only the polling thread touches these objects, except that the thread of a message reads the message itself.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from asyncsgd.engines.base import Note
 from asyncsgd.flower.legacy import ClientFormat, Formats
 from asyncsgd.flower.round_rules import ClientName
 from asyncsgd.flower.sender import ClientMessage, Outcome, RunEnded, clean
+from asyncsgd.trace.labels import CLIENT, SIMULATED
 
 # --------------------------------------------------------------------------------------------------------------
 # Which clients are connected, and which worker number each of them has.
@@ -68,7 +69,7 @@ class ClientNumbers:
 
     def _find(self, node: Any) -> int:
         if self._simulated:
-            name, key = f"simulated {len(self._here)}", ""
+            name, key = f"{SIMULATED} {len(self._here)}", ""
         else:
             name, key = str(node.node_id), hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
         for worker, row in enumerate(self._rows):
@@ -172,9 +173,10 @@ LEAST = 60.0
 """Seconds that a client always gets: short jobs vary a lot, and a client may be restarted during one."""
 FIRST = 600.0
 """Seconds that a client gets at least for its first answer: it may have to load libraries and data."""
-LEAST_END, END_MULTIPLE, LONGEST_END, UNKNOWN = 2.0, 3.0, 60.0, 10.0
-"""At the end of a run a client gets 2 s and 3 times its usual time, at most a minute; 10 s if no client has a usual
-time yet."""
+LEAST_END, END_MULTIPLE, LONGEST_END, UNKNOWN = 2.0, 3.0, 20.0, 10.0
+"""At the end of a run a client gets 2 s and 3 times its usual time, at most 20 s; 10 s if no usual time is known."""
+SLOW_MULTIPLE = 1.25
+"""A client for whose evaluations 20 s are usually not enough gets 2 s and this multiple of its usual time."""
 ANSWERS = 21
 """Number of last answers whose median is a client's usual time. It follows a client that becomes slower."""
 
@@ -201,13 +203,16 @@ class Patience:
     def last(self, worker: int, kind: str) -> float:
         """Return the seconds that a client gets once the run is over and its evaluation alone is still missing.
 
-        This is a few times its own usual time. A client that answers at all answers by then, and one that never does
-        must not hold the end of a run. An evaluation is expected to take no longer than training if none has ended.
+        A quick client gets a few times its own usual time, because short times vary a lot. A client that is known to be
+        slow gets a little more than it usually takes: it may be alive, and there is no other way to find out. An
+        evaluation is expected to take no longer than training if none has ended; that is a guess, for which the end
+        does not wait longer than 20 s.
         """
-        usual = self.usual(worker, kind)
+        usual, guess = self.usual(worker, kind), self.usual(worker, "train")
         if usual is None:
-            usual = self.usual(worker, "train")
-        return UNKNOWN if usual is None else min(LONGEST_END, LEAST_END + END_MULTIPLE * usual)
+            return UNKNOWN if guess is None else min(LONGEST_END, LEAST_END + END_MULTIPLE * guess)
+        quick = min(LONGEST_END, LEAST_END + END_MULTIPLE * usual)
+        return max(quick, LEAST_END + SLOW_MULTIPLE * usual)
 
     def allowed(self, worker: int, kind: str) -> float:
         """Return the seconds that a client may take now; infinity if only Flower's own time-out counts.
@@ -260,7 +265,7 @@ class WorkerHandle:
 
     def introduce(self, node: str) -> Note:
         """Return the note that maps the client's number to its node and its name."""
-        return Note("client", {"worker": self.number, "node": node, "name": self._name})
+        return Note(CLIENT, {"worker": self.number, "node": node, "name": self._name})
 
     def rename(self, name: str) -> bool:
         """Take the name that the client reports, unless the operator named it. Return whether its name changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from asyncsgd.core.compression import Compression
 from asyncsgd.core.errors import BadParameter
@@ -52,9 +52,9 @@ class Clients:
         replies: ``"models"``: clients return weights, as stock ClientApps do, and the update is x_sent - x_returned.
             ``"updates"``: clients return that difference themselves.
         weighted_by: Name of the number in a reply that weighs its update, and its metrics in their averages. The
-            strategy sets it to its ``weighted_by_key``. A client that does not report it counts as an average client.
-            None: all clients count the same. Methods with noise and robust aggregation do not weigh updates; see
-            `asyncsgd.Method.weighted` for the rule.
+            strategy sets it to its ``weighted_by_key``, unless it is None. A client that does not report it counts as
+            an average client. None: all clients count the same. Methods with noise and robust aggregation do not weigh
+            updates; see `asyncsgd.Method.weighted` for the rule.
         statistics: Name patterns (``*`` matches anything) of arrays that are statistics of data and not trained.
             Clients receive the median of what clients returned last. Default: the names of PyTorch's BatchNorm.
         shared: Name patterns of the arrays that the server and the clients share; one pattern may be a string. Only
@@ -123,6 +123,7 @@ TIMEOUT = 3600.0
 class Flower(Engine):
     """Clients of a Flower grid: ``workers`` of them at the start; more may join later."""
 
+    noun: ClassVar[str] = "client"
     grid: Any
     layout: Layout
     carried: Arrays = field(default_factory=dict)

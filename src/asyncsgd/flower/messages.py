@@ -1,8 +1,8 @@
 """The content of messages to clients, and the reading of their replies. Every value in a reply is checked.
 
-Each message has a thread of its own (see `sender`), which builds its content and reads its reply. So several threads
-use `MessageWriter` at once. They share the carried arrays, which the polling thread replaces as a whole and never
-changes in place, and a cache of records, where at worst two threads build the same record.
+Each message in flight has a thread to itself (see `sender`), which builds its content and reads its reply. So several
+threads use `MessageWriter` at once. They share the carried arrays, which the polling thread replaces as a whole and
+never changes in place, and a cache of records, where at worst two threads build the same record.
 """
 
 from __future__ import annotations

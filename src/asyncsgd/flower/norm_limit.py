@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -17,6 +18,7 @@ from asyncsgd.core.method import Method
 from asyncsgd.core.transforms import Clip
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
+from asyncsgd.trace.labels import client_label
 
 TIMES = 10.0
 """The bound is this many times the median. Clients with different data differ by much less."""
@@ -56,8 +58,8 @@ class NormLimit:
     'the update has norm 1e+30, more than 10 times the median norm 1 of the last 20 updates'
     """
 
-    def __init__(self, rule: float | Literal["auto"] | None) -> None:
-        self._active = rule == "auto"
+    def __init__(self, rule: float | Literal["auto"] | None, label: Callable[[int], str] = client_label) -> None:
+        self._active, self._label = rule == "auto", label
         self._norms: deque[float] = deque(maxlen=LAST)
         self._refused: Counter[int] = Counter()
         self._own: dict[int, float] = {}  # the norm of the last accepted update of each client
@@ -75,7 +77,9 @@ class NormLimit:
             seen = f"more than {TIMES:g} times the median norm {usual:.4g} of the last {len(self._norms)} updates"
             reason = f"the update has norm {length:.4g}, {seen}"
             self._refused[worker] += 1
-            text = f"client {worker}: {reason}; all updates of this client that are so long will be refused; {FIX}"
+            text = (
+                f"{self._label(worker)}: {reason}; all updates of this client that are so long will be refused; {FIX}"
+            )
             first = Note("too_long", {"worker": worker, "norm": _finite(length), "usual": usual}, text)
             return Refusal(reason, [first] if self._refused[worker] == 1 else [])
         if length > 0:
@@ -88,7 +92,7 @@ class NormLimit:
         if not self._refused:
             return []
         (worker, most), total = self._refused.most_common(1)[0], sum(self._refused.values())
-        who = f"{total} update{'s' * (total != 1)} refused as too long, {most} of them from client {worker}"
+        who = f"{total} update{'s' * (total != 1)} refused as too long, {most} of them from {self._label(worker)}"
         details = {"refused": {str(worker): times for worker, times in sorted(self._refused.items())}}
         return [Note("too_long_in_total", details, f"{who}; {FIX}")]
 

@@ -3,7 +3,7 @@
 Threads: the polling thread (the training loop) owns all state of the pool. Every other thread only puts an item into
 the inbox, a thread-safe queue, and the polling thread handles it in its next poll:
 
-- one thread per message sends it and waits for the reply (`sender`),
+- one thread per message in flight sends it and waits for the reply (`sender`),
 - one thread asks for the connected nodes again and again (`presence`),
 - the thread that evaluates calls `measured`, and any thread or signal handler may call `stop`.
 
@@ -47,12 +47,13 @@ from asyncsgd.flower.sender import EXPIRED, OFFLINE, ClientMessage, ErrorReply, 
 from asyncsgd.flower.task import Memory
 from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.trace import Trace
+from asyncsgd.trace.labels import client_label
 
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
-LAST, SOON = 60.0, 0.2
-"""Seconds for which the end of a run waits for clients that evaluate, at most, and between two looks at them."""
+SOON = 0.2
+"""Seconds between two looks at clients that evaluate, at the end of a run."""
 CLOSING = 5.0
 """Seconds that threads in the middle of a call get to end when the pool closes."""
 
@@ -71,8 +72,8 @@ class FlowerPool(WorkerPool):
         self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
         self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
         self._patience = Patience(self._rules.patience, engine.timeout)
-        self._checks = ReplyChecks(self._rules)
-        self._allowance = Allowance(self._rules.max_updates, engine.accountant)
+        self._checks = ReplyChecks(self._rules, self.label)
+        self._allowance = Allowance(self._rules.max_updates, engine.accountant, self.label)
         self._handles: dict[int, WorkerHandle] = {}
         self._formats = Formats()
         self._live: dict[int, ClientMessage] = {}  # job -> its message
@@ -135,7 +136,7 @@ class FlowerPool(WorkerPool):
 
     def label(self, worker: int) -> str:
         handle = self._handles.get(worker)
-        return f"client {worker}" if handle is None else str(handle.title)
+        return client_label(worker) if handle is None else str(handle.title)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
@@ -166,9 +167,9 @@ class FlowerPool(WorkerPool):
         self._drain(0.0)
         self._note(self.log.close(self.clock()))
         ended = time.monotonic()
-        while self._evaluations.busy and self._online() and (left := ended + LAST - time.monotonic()) > 0:
+        while self._evaluations.busy and self._online():  # `overdue` ends this
             try:
-                reports += self.poll(min(left, SOON))
+                reports += self.poll(SOON)
                 self._note(self._evaluations.overdue(time.monotonic(), ended, self._patience))
             except EngineError as error:
                 self._attendance.report(Note("trouble", {"reason": str(error)}, str(error)))
@@ -389,7 +390,7 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
-        self.log.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.log.keep(notes)
         for note in notes:
             self._attendance.report(note)
 

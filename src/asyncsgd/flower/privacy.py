@@ -33,6 +33,7 @@ from asyncsgd.core.transforms import Clip, State, Transform
 from asyncsgd.core.validate import positive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.noise_log import RELEASES, NoiseLog
+from asyncsgd.trace.labels import client_label
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Book:
         """Σ c_f² of every client."""
         self.sum: Mapping[int, int] = {}
         """Number of updates of each client in the sum that is being filled, not released yet."""
+        self.label: Callable[[int], str] = client_label
+        """The label of a client, for messages."""
         self._log: NoiseLog | None = None
 
     def admits(self, worker: int) -> bool:
@@ -135,7 +138,7 @@ class Book:
         """
         for worker, times in clients.items():
             if self.limit is not None and self.squares.get(worker, 0) + times * times > self.limit:
-                what = f"a release would take client {worker} above the budget ε = {self.budget:g}"
+                what = f"a release would take {self.label(worker)} above the budget ε = {self.budget:g}"
                 raise EngineError(f"{what}; the run stopped before it")
         if self._log is not None:
             self._log.add({"version": version + 1, "clients": {str(worker): n for worker, n in clients.items()}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from asyncsgd.engines.base import Note
 from asyncsgd.flower.engine import Clients
 from asyncsgd.flower.known_mods import Mods
@@ -9,13 +11,15 @@ from asyncsgd.flower.messages import Told
 from asyncsgd.flower.norm_limit import NormLimit
 from asyncsgd.flower.sender import ClientMessage, Good, Outcome, Refused
 from asyncsgd.flower.weights import ReportWatch
+from asyncsgd.trace.labels import client_label
 
 
 class ReplyChecks:
     """The bound on norms, the mods of clients, and who reports a weight. Only the polling thread uses it."""
 
-    def __init__(self, rules: Clients) -> None:
-        self._norms, self._mods, self._reports = NormLimit(rules.max_norm), Mods(), ReportWatch(rules.weighted_by)
+    def __init__(self, rules: Clients, label: Callable[[int], str] = client_label) -> None:
+        self._norms, self._mods = NormLimit(rules.max_norm, label), Mods()
+        self._reports = ReportWatch(rules.weighted_by, label)
 
     def judge(self, message: ClientMessage, outcome: Outcome) -> tuple[Outcome, list[Note]]:
         """Return the outcome of a job, which is refused if its update is too long, and notes about that."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from asyncsgd.trace.labels import client_label
+
 if TYPE_CHECKING:
     from asyncsgd.flower.clients import WorkerHandle
 
@@ -30,9 +32,7 @@ class ClientName:
     simulated: bool = False
 
     def __str__(self) -> str:
-        if self.name:
-            return f"client {self.number} ({self.name})"
-        return f"client {self.number}" if self.simulated else f"client {self.number} (node {self.node})"
+        return client_label(self.number, self.name, "" if self.simulated else str(self.node))
 
 
 Config: TypeAlias = Mapping[str, Any] | Callable[[int, ClientName], Mapping[str, Any]]

@@ -19,6 +19,7 @@ from asyncsgd.flower.messages import Means, ReportedMetrics, Told
 from asyncsgd.flower.round_rules import Aggregate, ClientName, RoundRules
 from asyncsgd.format import number
 from asyncsgd.run.callbacks.base import LiveView
+from asyncsgd.trace.labels import CLIENT
 
 KEPT = 10_000
 """Number of replies whose metrics a run keeps in memory: the last ones. A directory keeps all of them."""
@@ -107,6 +108,8 @@ class RoundLog:
         self.rows: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.history: list[dict[str, Any]] = []
         """The metrics of rounds, in order."""
+        self.introduced: list[dict[str, Any]] = []
+        """What the journal says about the names of clients, for a run without a directory."""
         self._iteration = 0
         self._path = None if folder is None else folder / FILE
         self._file: TextIO | None = None
@@ -120,6 +123,11 @@ class RoundLog:
         if kind == "train":
             return Gathered(rules.train_metrics, weighted_by, "train_metrics_aggr_fn")
         return Gathered(rules.evaluate_metrics, weighted_by, "evaluate_metrics_aggr_fn")
+
+    def keep(self, notes: Sequence[Note]) -> None:
+        """Keep what a run without a directory needs after its end."""
+        self.history += [dict(note.details) for note in notes if note.event == "client_metrics"]
+        self.introduced += [{"event": CLIENT, **note.details} for note in notes if note.event == CLIENT]
 
     def hand_out(self, iteration: int) -> None:
         """Record that a job was handed out after this many arrivals. The first one tells where a resumed run is."""

@@ -1,10 +1,12 @@
 """Messages to clients: one thread sends each message and waits for its reply, and all replies go to one queue.
 
 Flower has no call that waits for the next reply, and one slow upload blocks ``pull_messages`` for seconds. So every
-message has a thread of its own, and only that thread pulls its reply. The thread builds the content, sends it, pulls
-until the reply is there, checks the reply, and puts one (message, outcome) into the inbox. It touches nothing else of
-the pool: the polling thread reads the inbox and changes all state. An exception in a thread becomes an outcome too, so
-that no message is lost silently.
+message in flight has a thread to itself, and only that thread pulls its reply. The thread builds the content, sends it,
+pulls until the reply is there, checks the reply, and puts one (message, outcome) into the inbox. Then it waits for the
+next message: a new thread for each one would cost more than a small message does. So there are as many threads as
+messages were ever in flight at once. A thread touches nothing else of the pool: the polling thread reads the inbox and
+changes all state. An exception in a thread becomes an outcome too, so that no message is lost silently, and the thread
+stays.
 
 The inbox may hold the reply of a client that has left meanwhile, or of a cancelled job. The polling thread sorts them
 out (``ClientMessage.wanted`` and ``WorkerHandle.current``).
@@ -77,10 +79,10 @@ class ClientMessage:
     group: str
     """Makes the message unique, as Flower's message ids are hashes of the content."""
     content: Callable[[], Any]
-    """Builds the ``RecordDict`` in the message's own thread: serializing a large model takes a while."""
+    """Builds the ``RecordDict`` in the message's thread: serializing a large model takes a while."""
     timeout: float
     read: Callable[[Any], Any]
-    """Checks the content of the reply in the message's own thread; raises `asyncsgd.core.errors.BadUpdate`."""
+    """Checks the content of the reply in the message's thread; raises `asyncsgd.core.errors.BadUpdate`."""
     number: int
     """Number of the job, or iteration of the model to evaluate."""
     wanted: bool = True
@@ -179,7 +181,7 @@ class Sender:
         self._idle: deque[SimpleQueue[ClientMessage | None]] = deque()  # the queue of every thread without a message
 
     def send(self, message: ClientMessage) -> None:
-        """Send a message in a thread of its own, and return at once. Call this from the polling thread only."""
+        """Give a message to an idle thread, or to a new one, and return at once. Only the polling thread calls this."""
         message.sent_at = time.monotonic()
         try:
             messages = self._idle.pop()

@@ -24,6 +24,7 @@ from asyncsgd.run.read import read_lines
 from asyncsgd.run.results import TrainingRun
 from asyncsgd.run.training import launch
 from asyncsgd.tasks.base import Task
+from asyncsgd.trace.labels import PLAIN, WorkerLabels
 
 PATIENCE = 60.0
 """Seconds that the run gets to write its checkpoint before Flower ends the process."""
@@ -77,6 +78,8 @@ class FederatedRun(TrainingRun):
     """The metrics of clients by round: ``kind``, ``round``, ``metrics``, ``lowest``, ``highest``, ``clients``, ..."""
     privacy: PrivacySpent | None = None
     """The ε and δ spent; None if the method adds no noise."""
+    label: WorkerLabels = PLAIN
+    """The labels of the clients: ``run.label(2)`` is "client 2 (clinic-a)"."""
 
 
 def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
@@ -175,10 +178,12 @@ def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -
     if run.directory is None:
         assert task.pool is not None
         rows, replies = task.pool.log.history, list(task.pool.log.rows)
+        introduced = task.pool.log.introduced
     else:
         if task.pool is None:  # the run was finished, so no engine was started
             task.restore(run.directory)
-        rows = [row for row in read_lines(run.directory, "journal.jsonl") if row["event"] == "client_metrics"]
+        introduced = read_lines(run.directory, "journal.jsonl")
+        rows = [row for row in introduced if row["event"] == "client_metrics"]
         replies = read_rows(run.directory)
     return FederatedRun(
         **{name.name: getattr(run, name.name) for name in fields(run)},
@@ -186,4 +191,5 @@ def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -
         client_metrics=tuple(replies),
         round_metrics=tuple(rows),
         privacy=None if accountant is None else accountant.spent(),
+        label=WorkerLabels.of(introduced),
     )

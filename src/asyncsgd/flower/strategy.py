@@ -167,7 +167,9 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             clients = self.clients
             if isinstance(clients, Clients):  # else the request refuses it
                 timeout = timeout if clients.timeout is None else clients.timeout
-                clients = replace(clients, timeout=timeout, weighted_by=self.weighted_by_key)
+                # None turns weighting off; any other name is the one that FedAvg's parameter gives.
+                weighted_by = None if clients.weighted_by is None else self.weighted_by_key
+                clients = replace(clients, timeout=timeout, weighted_by=weighted_by)
             request = FederatedRequest(
                 grid,
                 initial_arrays,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asyncsgd.core.method import Method
 from asyncsgd.engines.base import Note
+from asyncsgd.trace.labels import client_label
 
 EXAMPLES = "num-examples"
 """The name under which Flower's own clients report how many examples they used."""
@@ -60,8 +61,8 @@ def read_examples(records: Mapping[str, Any], weighted_by: str | None) -> int | 
 class ReportWatch:
     """Notes once that some clients report their weight and others do not. Only the polling thread uses it."""
 
-    def __init__(self, weighted_by: str | None) -> None:
-        self._name = weighted_by
+    def __init__(self, weighted_by: str | None, label: Callable[[int], str] = client_label) -> None:
+        self._name, self._label = weighted_by, label
         self._first: dict[bool, int] = {}  # whether a client reports -> the first client that did so
         self._noted = weighted_by is None
 
@@ -81,8 +82,6 @@ class ReportWatch:
             return []
         self._noted = True
         silent, reports = self._first[False], self._first[True]
-        text = (
-            f"client {silent} does not report {self._name!r}, which client {reports} does: it counts as an average "
-            "client"
-        )
+        what = f"does not report {self._name!r}, which {self._label(reports)} does"
+        text = f"{self._label(silent)} {what}: it counts as an average client"
         return [Note("no_weight", {"worker": silent}, text)]

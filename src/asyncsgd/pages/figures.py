@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from asyncsgd._files import write_bytes, write_text
 from asyncsgd.core.errors import MissingLibrary
 from asyncsgd.trace import Trace
+from asyncsgd.trace.labels import PLAIN
 from asyncsgd.trace.timeline import spans
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#777777")
@@ -93,7 +94,14 @@ MANY, ROWS = 4000, 40
 """With more bars than this, they become pixels in a vector file; with more workers than this, only some are named."""
 
 
-def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest: int | None = None) -> Any:
+def timeline(
+    axes: Any,
+    trace: Trace,
+    until: float,
+    start: float = 0.0,
+    largest: int | None = None,
+    label: Callable[[int], str] = PLAIN,
+) -> Any:
     """Draw one row per worker, with a bar per job from the start of computing to the arrival, coloured by delay.
 
     A job that waited behind others of its worker begins where the one before ended. Jobs that did not arrive are grey
@@ -122,7 +130,7 @@ def timeline(axes: Any, trace: Trace, until: float, start: float = 0.0, largest:
     axes.add_collection(bars(corners[arrived], **done), autolim=False)
     axes.add_collection(bars(corners[seen & ~arrived], **undone), autolim=False)
     shown = range(0, len(workers), -(-len(workers) // ROWS) or 1)
-    axes.set_yticks(shown, [f"worker {workers[place]}" for place in shown])
+    axes.set_yticks(shown, [label(int(workers[place])) for place in shown])
     axes.set_xlim(start, until)
     axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.grid(False)

@@ -270,7 +270,7 @@ def shown(subject: RunView, times: Spans, most: int = MOST) -> tuple[Ints, float
 
 def jobs(subject: RunView, times: Spans, most: int = MOST) -> dict[str, Any]:
     """Return the columns of the timeline. Times count ticks from ``start``; workers are places in ``workers``."""
-    rows, clients = subject.trace.jobs, subject.clients()
+    rows, label = subject.trace.jobs, subject.label
     chosen, since = shown(subject, times, most)
     names, rank = np.unique(rows.worker[chosen], return_inverse=True)
     start = float(times.assigned[chosen].min(initial=times.horizon))
@@ -286,7 +286,8 @@ def jobs(subject: RunView, times: Spans, most: int = MOST) -> dict[str, Any]:
     return {
         "count": len(chosen),
         "total": len(rows),
-        "workers": [clients.get(name, ("", ""))[0] or str(name) for name in names.tolist()],
+        "workers": [label.short(name) for name in names.tolist()],
+        "labels": [label(name) for name in names.tolist()] if label.clients else None,
         "start": start,
         "since": since,
         "tick": unit,

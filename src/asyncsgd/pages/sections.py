@@ -116,7 +116,7 @@ def workers(page: Page, subject: RunView, found: list[Worker], theory: Expected 
     shown = sorted(found, key=lambda worker: (-worker.jobs, worker.worker))[:MANY]
     shown.sort(key=lambda worker: worker.worker)
     most = max((worker.share for worker in found), default=0.0)
-    clients = subject.clients()
+    clients = subject.label.clients
     headings = ["worker", *(["client"] if clients else []), "jobs", *(word(kind) for kind in outcomes), "mean delay"]
     headings += ["by theory"] if expected else []
     headings += ["computing", "busy"] if subject.timed else []

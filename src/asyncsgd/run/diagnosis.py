@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_DOWN, Context
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from asyncsgd.run.journal import Faults
 from asyncsgd.tasks.base import Task, is_heterogeneous
 from asyncsgd.theory.coverage import BUDGET, conditions, covering, estimate_smoothness, safe_step, takes_long
 from asyncsgd.trace import Delays, Trace
+from asyncsgd.trace.labels import PLAIN
 
 MUCH = 3.0
 """A step above this multiple of the safe one is reported if the loss does not fall."""
@@ -101,6 +102,8 @@ class Observed:
     """An L that was found earlier; the larger one counts."""
     step_changes: Sequence[tuple[int, float]] = ()
     """The iterations at which callbacks multiplied the step, and the factors."""
+    label: Callable[[int], str] = PLAIN
+    """The label of a worker for sentences."""
 
 
 def diagnose(run: Observed, *, apart: str | None = None) -> Diagnosis:
@@ -136,13 +139,13 @@ def diagnose(run: Observed, *, apart: str | None = None) -> Diagnosis:
         limit = Diagnosis(smoothness=smoothness, safe_step=safe, conditions=rests)
         steps = Steps.of(method, trace.iterations, run.step_changes)
         _about_step(method, delays, limit, steps, learns, differ, facts, problems)
-        _about_stragglers(delays, method, differ, problems)
+        _about_stragglers(delays, method, differ, run.label, problems)
         _about_schedule(trace, method, problems)
     rest = None if method is None else leftover(method, trace)
     facts.extend([] if rest is None else [rest])
     _about_waste(trace, delays, facts, problems)
-    _about_workers(trace, task, method, facts, problems)
-    _about_faults(run.faults, facts)
+    _about_workers(run, facts, problems)
+    _about_faults(run.faults, run.label, facts)
     return Diagnosis(tuple(facts), tuple(problems), smoothness, safe, rests)
 
 
@@ -280,7 +283,9 @@ def _if_alike(differ: bool | None) -> str:
     return ", if the data of all workers are alike" if differ is None else ""
 
 
-def _about_stragglers(delays: Delays, method: Method, differ: bool | None, problems: list[str]) -> None:
+def _about_stragglers(
+    delays: Delays, method: Method, differ: bool | None, label: Callable[[int], str], problems: list[str]
+) -> None:
     if isinstance(method.step, Constant) and delays.maximum > 10 * delays.concurrency:
         slowest = max(delays.per_worker, key=lambda worker: delays.per_worker[worker])
         behind, scheduled = delays.maximum / delays.concurrency, method.step.schedule is not None
@@ -295,7 +300,7 @@ def _about_stragglers(delays: Delays, method: Method, differ: bool | None, probl
                 "the same weight"
             )
         problems.append(
-            f"worker {slowest} is far behind (mean delay {number(delays.per_worker[slowest], 3)}), so {what} has to "
+            f"{label(slowest)} is far behind (mean delay {number(delays.per_worker[slowest], 3)}), so {what} has to "
             f"be {number(loss, 2)} times smaller than without it; {remedy}"
         )
 
@@ -320,48 +325,47 @@ def _about_waste(trace: Trace, delays: Delays, facts: list[str], problems: list[
         )
 
 
-def _about_workers(
-    trace: Trace, task: Task | None, method: Method | None, facts: list[str], problems: list[str]
-) -> None:
+def _about_workers(run: Observed, facts: list[str], problems: list[str]) -> None:
+    trace, task, method = run.trace, run.task, run.method
     workers, index = np.unique(trace.worker, return_inverse=True)
     totals = np.bincount(index, weights=trace.step)
     if len(workers) < 2 or not totals.sum():
         return
     shares = totals / totals.sum()
     top, low = int(np.argmax(shares)), int(np.argmin(shares))
+    most, least = run.label(int(workers[top])), run.label(int(workers[low]))
     if shares[top] < 1.01 * shares[low]:
         facts.append(f"each of the {len(workers)} workers gave the same share of the total step")
     else:
         facts.append(
-            f"worker {workers[top]} gave {shares[top]:.0%} of the total step, worker {workers[low]} {shares[low]:.0%} "
-            f"({len(workers)} workers)"
+            f"{most} gave {shares[top]:.0%} of the total step, {least} {shares[low]:.0%} ({len(workers)} workers)"
         )
     if task is None or method is None or not is_heterogeneous(task):
         return
     if isinstance(method.dispatch, Uniform | Shuffled):
-        _about_bound(method.dispatch, int(workers[low]), np.bincount(index), shares, problems)
+        _about_bound(method.dispatch, least, np.bincount(index), shares, problems)
     elif shares[top] > 1.5 * shares.mean() and method.bias:
         problems.append(
-            f"worker {workers[top]} dominates and the data differ from worker to worker, so the model fits its data "
+            f"{most} dominates and the data differ from worker to worker, so the model fits its data "
             "best; federated_async_sgd(...) gives every worker the same weight"
         )
 
 
 def _about_bound(
-    dispatch: Uniform | Shuffled, slowest: int, counts: NDArray[Any], shares: NDArray[Any], problems: list[str]
+    dispatch: Uniform | Shuffled, slowest: str, counts: NDArray[Any], shares: NDArray[Any], problems: list[str]
 ) -> None:
     """Report a worker whose share is too small because few jobs may wait for one worker."""
     behind = counts.mean() - counts.min()
     if dispatch.favours_fast and shares.min() < shares.mean() / 1.5 and behind > BY_CHANCE * np.sqrt(counts.mean()):
         problems.append(
-            f"worker {slowest} gave {shares.min():.0%} of the total step where {shares.mean():.0%} are fair, as "
+            f"{slowest} gave {shares.min():.0%} of the total step where {shares.mean():.0%} are fair, as "
             f"{dispatch.favours_fast}, and the data differ from worker to worker; a longer queue takes that away"
         )
 
 
-def _about_faults(faults: Faults, facts: list[str]) -> None:
+def _about_faults(faults: Faults, label: Callable[[int], str], facts: list[str]) -> None:
     if faults.deaths or faults.exceptions or faults.retired:
-        retired = f", without worker {', '.join(map(str, faults.retired))} at the end" if faults.retired else ""
+        retired = f", without {', '.join(map(label, faults.retired))} at the end" if faults.retired else ""
         replaced = "1 worker" if faults.deaths == 1 else f"{faults.deaths} workers"
         facts.append(f"faults: {replaced} replaced, {faults.exceptions} exceptions in your code{retired}")
     if faults.evaluations:

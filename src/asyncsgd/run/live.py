@@ -36,6 +36,7 @@ from asyncsgd.run.read import read_config
 from asyncsgd.run.tail import Lines, Log, Tally
 from asyncsgd.run.view import fault_counts, faults_of, word
 from asyncsgd.trace import Trace
+from asyncsgd.trace.labels import WorkerLabels
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class WorkerSeen:
     """One worker at one moment."""
 
     worker: int
+    label: str
+    """The name by which texts call it: "worker 2", or "client 2 (clinic-a)" in a Flower run."""
     state: str
     """working, idle, retired or gone; empty if the run has ended."""
     jobs: int
@@ -126,10 +129,10 @@ class Frame:
 
 
 NOTED = {
-    DIED: "worker {worker} {reason}",
-    FAILED: "worker {worker}, job {job}: {reason}",
-    REJECTED: "worker {worker}, job {job} was rejected: {reason}",
-    RETIRED: "worker {worker} is retired: {reason}",
+    DIED: "{who} {reason}",
+    FAILED: "{who}, job {job}: {reason}",
+    REJECTED: "{who}, job {job} was rejected: {reason}",
+    RETIRED: "{who} is retired: {reason}",
     DIVERGED: "the loss is not finite",
     EVALUATION_FAILED: "the evaluation of iteration {iteration} failed: {reason}",
     STOPPED: "stopped: {reason}",
@@ -267,7 +270,7 @@ class Watcher:
         retired = {row.get("worker") for row in since_start(self._events) if row.get("event") == RETIRED}
         deaths = Counter(row.get("worker") for row in self._events if row.get("event") == DIED)
         flying = Counter(worker for worker, _, _ in tally.in_flight.values())
-        means = tally.per_worker()
+        means, label = tally.per_worker(), WorkerLabels.of(self._events)
 
         def state(worker: int) -> str:
             if not running:
@@ -280,16 +283,16 @@ class Watcher:
             doing = tally.workers.get(worker)
             last = None if doing is None or doing.last is None else max(0.0, seconds - doing.last)
             jobs, faults = (0, 0) if doing is None else (doing.jobs, doing.faults)
-            return WorkerSeen(
-                worker, state(worker), jobs, means.get(worker), flying[worker], last, faults, deaths[worker]
-            )
+            moment = state(worker), jobs, means.get(worker), flying[worker], last, faults, deaths[worker]
+            return WorkerSeen(worker, label(worker), *moment)
 
         return tuple(seen(worker) for worker in sorted({*tally.workers, *alive}))
 
     def _notes(self) -> tuple[Note, ...]:
         found: list[Note] = []
+        label = WorkerLabels.of(self._events)
         for row in reversed(self._events):
-            found.extend(_notes(row))
+            found.extend(_notes(row, label))
             if len(found) >= NOTES:
                 break
         return tuple(reversed(found[:NOTES]))
@@ -304,11 +307,13 @@ def _number(row: dict[str, Any], name: str, otherwise: float = 0.0) -> float:
     return float(value) if isinstance(value, int | float) else otherwise
 
 
-def _notes(row: dict[str, Any]) -> list[Note]:
+def _notes(row: dict[str, Any], label: WorkerLabels) -> list[Note]:
     event, seconds, iteration = row.get("event"), _number(row, "seconds"), int(_number(row, "iteration"))
     if event == DIAGNOSED:  # reversed, because the journal is read backwards
         return [Note(seconds, iteration, str(problem)) for problem in reversed(row.get("problems") or ())]
     if event not in NOTED:
         return []
-    text = NOTED[event].format_map({"worker": "?", "job": "?", "reason": "unknown reason", "factor": "?"} | row)
+    worker = row.get("worker")
+    who = label(worker) if isinstance(worker, int) else "worker ?"
+    text = NOTED[event].format_map({"who": who, "job": "?", "reason": "unknown reason", "factor": "?"} | row)
     return [Note(seconds, iteration, text, bad=event not in (RESUMED, STOPPED_EARLY, STEP_CHANGED, DRAINED))]

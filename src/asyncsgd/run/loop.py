@@ -35,6 +35,7 @@ from asyncsgd.run.journal import (
     STOPPED,
     where,
 )
+from asyncsgd.run.memory import remembered
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.read import read_lines
 from asyncsgd.run.recording import Recording
@@ -68,11 +69,11 @@ class Loop:
                 self._record.note(done[1])
                 return done[0]
         self._check_metrics(checkpoint)
-        if request.engine.opening is not None:
-            self._record.note(request.engine.opening)
+        for opening in filter(None, (request.engine.opening, remembered(request))):
+            self._record.note(opening)
         with request.engine.start(request.task, request.method.job, request.task.initial()) as pool:
             self._begin(pool, checkpoint)
-            pool.clock = lambda: self._record.seconds
+            pool.clock, self._record.label = (lambda: self._record.seconds), pool.label
             checkpoint = None  # its arrays were copied into the server
             with Interrupts() as interrupts:
                 self._record.should_stop = lambda: interrupts.received is not None

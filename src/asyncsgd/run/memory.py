@@ -14,6 +14,7 @@ from asyncsgd.core.update import overwrites_points
 from asyncsgd.core.vectors import Vector
 from asyncsgd.format import size
 from asyncsgd.run.last_good import on_disk
+from asyncsgd.run.options import RunRequest
 
 ROOT = Path("/")
 
@@ -48,6 +49,20 @@ def check_memory(method: Method, x: Vector, workers: int, free: int | None = Non
     if needed.memories:
         fix += ", or a method that does not remember an update of every worker"
     raise BadParameter("workers", workers, problem, fix)
+
+
+def remembered(request: RunRequest) -> str | None:
+    """Return how much memory a method needs for the last update of every worker; None if it does not remember them.
+
+    A run notes this before anything is allocated, also if it fits: the memory grows with the number of workers.
+    """
+    method, workers, noun = request.method, request.engine.workers, request.engine.noun
+    if not method.aggregation.remembers:
+        return None
+    x = request.task.initial()
+    needed = memory_needed(method, len(x), x.dtype, workers).memories
+    each = f"{size(needed)} of memory on the server for {workers} {noun}s, {size(x.nbytes)} more for each further one"
+    return f"{method.name} remembers one update per {noun}: {each}"
 
 
 def available(root: Path = ROOT) -> int | None:

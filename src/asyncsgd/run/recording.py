@@ -37,6 +37,7 @@ from asyncsgd.run.last_good import LastGood
 from asyncsgd.run.options import RunRequest
 from asyncsgd.run.progress import Progress
 from asyncsgd.trace import Recorder, Trace
+from asyncsgd.trace.labels import PLAIN
 
 ALL_ROUNDS = "evaluate_every=1 evaluates every round"
 
@@ -82,6 +83,7 @@ class Recording:
         self._good = LastGood(None if files is None else files.path)
         self._start = time.monotonic()
         self.should_stop: Callable[[], bool] = lambda: False
+        self.label: Callable[[int], str] = PLAIN
         """Whether a signal has asked the run to stop."""
 
     def open(self, server: Server, recorder: Recorder, seconds: float, *, resumed: bool = False) -> None:
@@ -368,6 +370,7 @@ class Recording:
             diverged=self.diverged is not None,
             known=self._smoothness,
             step_changes=self.step_changes,
+            label=self.label,
         )
         seen = judge(observed, interrupted=interrupted, hung=self.evaluator.hung > 0)
         self._smoothness = seen.smoothness

@@ -29,6 +29,7 @@ from asyncsgd.run.results import TrainingRun
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
 from asyncsgd.trace.columns import WHEN
+from asyncsgd.trace.labels import PLAIN, WorkerLabels
 
 Floats = NDArray[np.float64]
 AXES = ("iteration", "time")
@@ -69,6 +70,8 @@ class RunView:
     """The task itself, if available: its constants give bounds."""
     run: Run | None = None
     """The run itself, if available."""
+    label: WorkerLabels = PLAIN
+    """The labels of the workers: ``view.label(2)`` is "worker 2", or "client 2 (clinic-a)" in a Flower run."""
 
     @classmethod
     def of(cls, run: Run, name: str = "", task: Task | None = None) -> RunView:
@@ -79,6 +82,7 @@ class RunView:
             config = run.config
             rest = {"seconds": run.seconds, "faults": run.faults, "diagnosis": run.diagnosis}
             rest |= {"ending": ending_of_run(run), "targets": targets(config), "directory": run.directory}
+            rest["label"] = getattr(run, "label", PLAIN)  # clients of Flower have names
             if run.directory is not None:
                 rest["journal"] = tuple(read_lines(run.directory, "journal.jsonl"))
         else:
@@ -120,7 +124,7 @@ class RunView:
             raise BadRunDirectory(f"{path / 'run.json'} is damaged ({error})") from error
         journal, rows = read_lines(path, "journal.jsonl"), read_lines(path, "metrics.jsonl")
         clock = [row["seconds"] for row in journal if row["event"] != DIAGNOSED]  # written after the end
-        metrics, faults = _columns(rows), faults_of(journal)
+        metrics, faults, label = _columns(rows), faults_of(journal), WorkerLabels.of(journal)
         return cls(
             name=path.resolve().name,
             trace=trace,
@@ -132,11 +136,12 @@ class RunView:
             ending=ending_of_files(config, journal, rows, trace.iterations, running=running),
             seconds=max(clock, default=None),
             faults=faults,
-            diagnosis=_stored(journal) or diagnose(Observed(trace, metrics, faults)),
+            diagnosis=_stored(journal) or diagnose(Observed(trace, metrics, faults, label=label)),
             config=config,
             journal=tuple(journal),
             targets=bounds,
             directory=path,
+            label=label,
         )
 
     def check(self) -> None:
@@ -191,11 +196,6 @@ class RunView:
                 of_worker = found.setdefault(worker, {})
                 of_worker[event] = of_worker.get(event, 0) + 1
         return found
-
-    def clients(self) -> dict[int, tuple[str, str]]:
-        """Return the name and Flower's node id of every worker that is a client, as last reported. Either may be ""."""
-        rows = [row for row in self.journal if row.get("event") == "client" and isinstance(row.get("worker"), int)]
-        return {row["worker"]: (str(row.get("name", "")), str(row.get("node", ""))) for row in rows}
 
     def named(self, name: str) -> RunView:
         """Return the same run under another name."""

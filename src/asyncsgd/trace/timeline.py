@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
@@ -26,6 +26,7 @@ from asyncsgd._files import replacing
 from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.events import Outcome
 from asyncsgd.trace.columns import DTYPES, WHEN, Floats, Ints, Mask
+from asyncsgd.trace.labels import PLAIN
 from asyncsgd.trace.trace import Trace
 
 
@@ -99,28 +100,35 @@ Event = dict[str, Any]
 Metrics = Mapping[str, ArrayLike]
 
 
-def write(trace: Trace, path: str | PathLike[str], metrics: Metrics | None = None, *, flows: bool = True) -> Path:
-    """Write the file, whole or not at all, and compressed if its name ends in ``.gz``."""
+def write(
+    trace: Trace,
+    path: str | PathLike[str],
+    metrics: Metrics | None = None,
+    *,
+    flows: bool = True,
+    label: Callable[[int], str] = PLAIN,
+) -> Path:
+    """Write the file, whole or not at all, and compressed if its name ends in ``.gz``; ``label`` names the workers."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as file:
             if target.suffix == ".gz":
                 with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as packed:
-                    _dump(trace, metrics, flows, packed)
+                    _dump(trace, metrics, flows, label, packed)
             else:
-                _dump(trace, metrics, flows, file)
+                _dump(trace, metrics, flows, label, file)
     except OSError as error:
         raise BadParameter("path", str(path), f"cannot be written ({error.strerror})", "pass another path") from error
     return target
 
 
-def _dump(trace: Trace, metrics: Metrics | None, flows: bool, file: Any) -> None:
+def _dump(trace: Trace, metrics: Metrics | None, flows: bool, label: Callable[[int], str], file: Any) -> None:
     about = {**trace.metadata, "clock": "seconds" if spans(trace).timed else "a millisecond is an iteration"}
     head = f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n'
     file.write(head.encode())
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-    found = map(encode, events(trace, metrics, flows=flows))
+    found = map(encode, events(trace, metrics, flows=flows, label=label))
     comma = ""
     while lines := list(islice(found, 10_000)):
         file.write((comma + ",\n".join(lines)).encode())
@@ -128,7 +136,9 @@ def _dump(trace: Trace, metrics: Metrics | None, flows: bool, file: Any) -> None
     file.write(b"\n]}\n")
 
 
-def events(trace: Trace, metrics: Metrics | None = None, *, flows: bool = True) -> Iterator[Event]:
+def events(
+    trace: Trace, metrics: Metrics | None = None, *, flows: bool = True, label: Callable[[int], str] = PLAIN
+) -> Iterator[Event]:
     """Yield the events. Times are whole microseconds, because fractions would make slices overlap by rounding.
 
     >>> trace = Trace.from_history(workers=[0, 1, 1], assigned=[0, 0, 1], arrived=[1, 0, -1])
@@ -138,20 +148,21 @@ def events(trace: Trace, metrics: Metrics | None = None, *, flows: bool = True) 
     found = spans(trace)
     scale = 1e6 if found.timed else 1e3
     workers, row = np.unique(trace.jobs.worker, return_inverse=True)
-    yield from _names([int(worker) for worker in workers])
+    names = [label(int(worker)) for worker in workers]
+    yield from _names(names)
     yield from _versions(trace, found, scale)
-    yield from _jobs(trace, found, scale, row + FIRST_ROW, flows)
+    yield from _jobs(trace, found, scale, row, names, flows)
     yield from _counters(trace, found, scale, metrics or {})
 
 
-def _names(workers: list[int]) -> Iterator[Event]:
+def _names(workers: list[str]) -> Iterator[Event]:
     for process, name in ((SERVER, "server"), (WORKERS, "workers")):
         yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
     yield {"ph": "M", "pid": SERVER, "tid": 1, "name": "thread_name", "args": {"name": "version of the model"}}
     for place, worker in enumerate(workers):
         common = {"ph": "M", "pid": WORKERS, "tid": FIRST_ROW + place}
-        yield {**common, "name": "thread_name", "args": {"name": f"worker {worker}"}}
+        yield {**common, "name": "thread_name", "args": {"name": worker}}
         yield {**common, "name": "thread_sort_index", "args": {"sort_index": place}}
 
 
@@ -181,7 +192,7 @@ def _versions(trace: Trace, found: Spans, scale: float) -> Iterator[Event]:
         yield {"ph": "X", "pid": SERVER, "tid": 1, "cat": "version", "name": f"version {number}", **span, "args": args}
 
 
-def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, flows: bool) -> Iterator[Event]:
+def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, names: list[str], flows: bool) -> Iterator[Event]:
     jobs, now, row = trace.jobs, trace.iterations, rows.tolist()
     column = {name: getattr(jobs, name).tolist() for name in DTYPES}
     assigned, begin, end = (_ticks(times, scale).tolist() for times in (found.assigned, found.begin, found.end))
@@ -204,10 +215,10 @@ def _jobs(trace: Trace, found: Spans, scale: float, rows: Ints, flows: bool) -> 
             "staleness": column["ended_version"][job] - version if arrived else None,
             "step": column["step"][job] if arrived else None,
         }
-        here: Event = {"pid": WORKERS, "tid": row[job]}
+        here: Event = {"pid": WORKERS, "tid": FIRST_ROW + row[job]}
         name = f"job {job}" if outcome is Outcome.APPLIED else f"job {job} {word}"  # viewers choose colours by the name
         if waited[job]:
-            queue = {**here, "cat": "waiting", "name": f"worker {args['worker']} waiting", "id": job}
+            queue = {**here, "cat": "waiting", "name": f"{names[row[job]]} waiting", "id": job}
             yield {"ph": "b", **queue, "ts": assigned[job], "args": {"job": job}}
             yield {"ph": "e", **queue, "ts": begin[job]}
         if not began[job]:

@@ -30,6 +30,8 @@ class Jobs {
     this.count = count;
     this.total = packed.total;
     this.workers = packed.workers;
+    this.labels = packed.labels || packed.workers.map((worker) => `worker ${worker}`);  // for sentences
+    this.kind = packed.labels ? "client" : "worker";
     this.clock = packed.clock;
     this.since = packed.since;
     this.horizon = packed.horizon;

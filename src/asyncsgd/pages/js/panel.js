@@ -22,13 +22,13 @@ function maker(jobs, k) {
   if (!jobs.read[k]) return "nobody, it is the start";
   const other = jobs.arrival.get(jobs.read[k] - 1);
   if (other === undefined) return `update ${formatNumber(jobs.read[k] - 1)}`;
-  return `job ${formatNumber(jobs.job[other])} of worker ${jobs.workers[jobs.worker[other]]}`;
+  return `job ${formatNumber(jobs.job[other])} of ${jobs.labels[jobs.worker[other]]}`;
 }
 
 // What stands beside the pointer.
 function shortly(jobs, k) {
   const rows = BRIEF.filter((name) => name !== "waited" || jobs.waited[k] > 0);
-  return make("div", {}, make("b", {}, `job ${FIELDS.job(jobs, k)} of worker ${FIELDS.worker(jobs, k)}`),
+  return make("div", {}, make("b", {}, `job ${FIELDS.job(jobs, k)} of ${jobs.labels[jobs.worker[k]]}`),
     make("dl", {}, ...rows.flatMap((name) => [make("dt", {}, name), make("dd", {}, FIELDS[name](jobs, k))])));
 }
 
@@ -47,6 +47,6 @@ class Panel {
     for (const [name, words] of Object.entries(FIELDS)) this.values[name].textContent = words(jobs, k);
     const names = ["outcome", "delay", "read", "ended", "came as"];
     const said = names.map((name) => `${name} ${this.values[name].textContent}`);
-    this.spoken.textContent = `Job ${jobs.job[k]} of worker ${jobs.workers[jobs.worker[k]]}: ${said.join(", ")}`;
+    this.spoken.textContent = `Job ${jobs.job[k]} of ${jobs.labels[jobs.worker[k]]}: ${said.join(", ")}`;
   }
 }

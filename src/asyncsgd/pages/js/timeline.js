@@ -125,11 +125,11 @@ class Timeline {
     pen.fillStyle = theme.soft;
     const every = [1, 2, 5, 10, 20, 25, 50, 100].find((step) => step * height >= 15) || Math.ceil(15 / height);
     const brief = this.gutter < 40 || jobs.workers.some((worker) => worker.length > 2);
-    if (brief && this.gutter > 40) pen.fillText("worker", left - 8, 7);
+    if (brief && this.gutter > 40) pen.fillText(jobs.kind, left - 8, 7);
     for (const { row, worker, y } of frame.rows) {
       if (row % every || y + height / 2 < top || y + height / 2 > top + tall) continue;
       const name = jobs.workers[worker];
-      pen.fillText(brief ? name.slice(this.gutter < 40 ? -4 : -9) : `worker ${name}`, left - 8, y + height / 2);
+      pen.fillText(brief ? name.slice(this.gutter < 40 ? -4 : -9) : `${jobs.kind} ${name}`, left - 8, y + height / 2);
     }
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";
