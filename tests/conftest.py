@@ -42,7 +42,8 @@ def _markers_are_true(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     from asyncsgd.engines._ray import Ray
 
     for engine, marker in ((Processes, "processes"), (Ray, "ray")):
-        if request.node.get_closest_marker(marker) is None and "engines/test_ray" not in str(request.node.path):
+        tests_it = request.node.nodeid.startswith("tests/engines/test_ray")
+        if request.node.get_closest_marker(marker) is None and not tests_it:
 
             def refuse(*args: object, marker: str = marker) -> None:
                 pytest.fail(f"this test starts workers: mark it with @pytest.mark.{marker}")

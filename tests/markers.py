@@ -3,8 +3,9 @@
 Markers are documented in CONTRIBUTING.md. A test that uses one of the fixtures in `NEEDS` gets its marker by itself;
 so does every test in tests/flower; the rest carry theirs where they stand. Three rules hold for all of them:
 
-- Tests of one *group* run in one process of pytest-xdist: everything marked ``ray``, ``flower`` or ``browser``, so
-  that a Ray cluster, a SuperLink and Chromium start once, and every module whose tests share a fixture of module scope.
+- Tests of one *group* run in one process of pytest-xdist: everything marked ``ray`` or ``browser``, and the tests of
+  tests/flower that use a fixture in `NEEDS` or are slow, so that a Ray cluster, a SuperLink and Chromium start once. So
+  does every module whose tests share a fixture of module scope.
 - The groups start first, the longest first. With two processes the small tests then fill what remains.
 - Each marker has a budget (`BUDGETS`). It is judged only where a yardstick, timed between the tests, says that the
   machine is as fast as the one the budgets were measured on; elsewhere no test depends on the machine's speed.
@@ -93,12 +94,13 @@ class Markers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
+            starts = [NEEDS[fixture] for fixture in getattr(item, "fixturenames", ()) if fixture in NEEDS]
+            fake = FLOWER in item.path.parents and not starts and not item.get_closest_marker("slow")
+            for name in starts:
+                item.add_marker(name)
+            group = next((name for name in GROUPS if item.get_closest_marker(name) and not fake), None) or _shared(item)
             if FLOWER in item.path.parents:
                 item.add_marker("flower")
-            for fixture in getattr(item, "fixturenames", ()):
-                if fixture in NEEDS:
-                    item.add_marker(NEEDS[fixture])
-            group = next((name for name in GROUPS if item.get_closest_marker(name)), None) or _shared(item)
             if group is not None:
                 item.add_marker(pytest.mark.xdist_group(group))
                 _name_group(item, group)
