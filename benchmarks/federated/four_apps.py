@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import federation
+import numpy as np
+
+from asyncsgd.run.read import read_trace
 
 APPS = Path(__file__).parents[2] / "tests" / "flower" / "apps"
 NAMES = ("numpy_legacy", "sklearn_legacy", "torch_legacy", "sklearn_app", "torch_app")
 SERVERS = {"FedAvg": "server_app", "asynchronous": "async_server_app"}
 CLIENTS = 4
-SLOW_SECONDS = 3.0
-"""How long client 0 waits after each training. A job of any other client takes a few tenths of a second."""
-ROUNDS = 8
+SLOW_SECONDS = 1.0
+"""How long client 0 waits after each training. A job of any other client takes a few tenths of a second.
+With 3 s the asynchronous run ended before client 0 had answered once."""
+ROUNDS = 10
 """Of FedAvg. The asynchronous server gets as many updates."""
 MARGIN = 0.01
 WARM = '''"""The server of the app, once the processes of all clients have started."""
@@ -54,11 +58,14 @@ class Accuracies(NamedTuple):
 
     seconds: list[float]
     accuracy: list[float]
+    fewest: int | None
+    """Updates of the client that gave the fewest, in an asynchronous run: the slow one."""
 
     @classmethod
-    def read(cls, output: Path) -> Accuracies:
+    def read(cls, output: Path, run: Path) -> Accuracies:
         rows = [tuple(map(float, line.split())) for line in output.read_text("utf-8").splitlines()]
-        return cls([when - rows[0][0] for when, _ in rows], [accuracy for _, accuracy in rows])
+        fewest = int(np.bincount(read_trace(run).worker, minlength=CLIENTS).min()) if run.exists() else None
+        return cls([when - rows[0][0] for when, _ in rows], [accuracy for _, accuracy in rows], fewest)
 
     def reached(self, target: float) -> float:
         """Return the seconds until the first model with this accuracy."""
@@ -79,12 +86,12 @@ def with_server(name: str, module: str, folder: Path) -> Path:
 def measured(home: Path, environment: dict[str, str], name: str, module: str, turn: int) -> Accuracies:
     """Run an app once with one of its servers."""
     folder = home / f"{turn}"
-    output = folder / f"{name}-{module}.accuracy"
+    output, run = folder / f"{name}-{module}.accuracy", folder / f"{name}-{module}-run"
     config = {"clients": CLIENTS, "num_server_rounds": ROUNDS, "slow_seconds": SLOW_SECONDS}
-    config |= {"directory": str(folder / f"{name}-run")}
+    config |= {"directory": str(run)}
     app = with_server(name, module, folder)
     federation.flwr_run(environment, app, output, folder / f"{name}-{module}.log", actors=CLIENTS, **config)
-    return Accuracies.read(output)
+    return Accuracies.read(output, run)
 
 
 def compared(runs: dict[str, list[Accuracies]]) -> dict[str, Any]:
@@ -98,6 +105,7 @@ def compared(runs: dict[str, list[Accuracies]]) -> dict[str, Any]:
             "seconds to FedAvg's accuracy less 1 %": [round(time, 2) if time < math.inf else None for time in times],
             "seconds in all": [round(run.seconds[-1], 2) for run in repetitions],
         }
+    row["updates of the slow client, of all"] = [[run.fewest, ROUNDS * CLIENTS] for run in runs["asynchronous"]]
     pairs = zip(*(row[server]["seconds to FedAvg's accuracy less 1 %"] for server in SERVERS), strict=True)
     row["times as soon as FedAvg"] = [0.0 if ours is None else round(flowers / ours, 3) for flowers, ours in pairs]
     return row
