@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import accuracy
+import four_apps
 import in_flower
 import many
 import prediction
@@ -26,13 +27,14 @@ PARTS = {
     "flower": in_flower.part,
     "prediction": prediction.part,
     "many": many.part,
+    "apps": four_apps.part,
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="seeds of the part accuracy")
-    parser.add_argument("--rounds", type=int, default=2, help="repetitions of the parts flower and prediction")
+    parser.add_argument("--rounds", type=int, default=2, help="repetitions of the parts flower, prediction and apps")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="simulations at the same time")
     parser.add_argument("--parts", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))

@@ -1,4 +1,4 @@
-"""Call `flwr run` on Flower's simulation engine, and read what the app wrote."""
+"""Call `flwr run` on Flower's simulation engine, and read what an app wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import asyncsgd as asgd
 APP = Path(__file__).parent / "app"
 PATIENCE = 300.0
 
-__all__ = ["Found", "run", "superlink"]
+__all__ = ["Found", "flwr_run", "run", "superlink"]
 
 
 class Found(NamedTuple):
@@ -29,22 +29,26 @@ class Found(NamedTuple):
     trace: asgd.trace.Trace | None
 
 
-def run(home: Path, environment: dict[str, str], name: str, *, actors: int, **config: Any) -> Found:
-    """Run the app with ``actors`` processes that share its clients, and wait until it has written its figures."""
-    output = home / name
+def flwr_run(environment: dict[str, str], app: Path, output: Path, log: Path, *, actors: int, **config: Any) -> None:
+    """Run an app with ``actors`` processes that share its clients, and wait until it has written ``output``."""
     config = {"output": str(output), **config}
     words = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in config.items())
     size = f"num-supernodes={config['clients']} client-resources-num-cpus=1 init-args-num-cpus={actors}"
-    command = ["flwr", "run", str(APP), "here", "--stream", "--federation-config", size, "--run-config", words]
-    log = home / f"{name}.log"
+    command = ["flwr", "run", str(app), "here", "--stream", "--federation-config", size, "--run-config", words]
     with log.open("wb") as file:
         done = subprocess.run(command, env=environment, stdout=file, stderr=file, check=False, timeout=PATIENCE)
     deadline = time.monotonic() + 5
     while not output.exists():
         if time.monotonic() > deadline:
             said = log.read_text("utf-8", "replace")[-4000:]
-            raise SystemExit(f"{name} wrote no figures (exit code {done.returncode}):\n{said}")
+            raise SystemExit(f"{output.name} was not written (exit code {done.returncode}):\n{said}")
         time.sleep(0.1)
+
+
+def run(home: Path, environment: dict[str, str], name: str, *, actors: int, **config: Any) -> Found:
+    """Run the benchmark's own app, and return the figures that it wrote."""
+    output = home / name
+    flwr_run(environment, APP, output, home / f"{name}.log", actors=actors, **config)
     figures = json.loads((output / "figures.json").read_text("utf-8"))
     trace = output / "trace.parquet"
     return Found(figures["seconds"], figures["rows"], asgd.trace.Trace.read(trace) if trace.exists() else None)

@@ -9,11 +9,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from flower.client_apps import LEGACY, MESSAGES, accuracies, needs, with_server
 from flower.deployment import APP, DIGITS, Deployment
 from safetensors.numpy import load_file
 
@@ -29,6 +32,8 @@ pytestmark = [
     ),
 ]
 PROXY = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+KILLED = {"numpy_legacy", "sklearn_app"}
+"""The apps that lose their ServerApp in the middle of a run: one of each interface, and those that load fastest."""
 TORCH = find_spec("torch") and find_spec("sklearn")
 
 
@@ -166,11 +171,15 @@ def stopped(here: Deployment) -> None:
     assert here.iteration() == here.journal("ended")[-1]["iteration"] > before + 1
 
 
+def two_supernodes(here: Deployment) -> None:
+    for number, name in ((0, "one"), (3, "late")):
+        if name not in here.processes or here.processes[name].poll() is not None:
+            here.supernode(name, number)
+
+
 def test_compressed_messages_over_tls(federation: Deployment) -> None:
     """Flower keeps what the mod remembers from job to job, although each job has a process of its own."""
-    for number, name in ((0, "one"), (3, "late")):
-        if name not in federation.processes or federation.processes[name].poll() is not None:
-            federation.supernode(name, number)
+    two_supernodes(federation)
     directory = federation.folder / "runs" / "compressed"
     options = {"minimum": 2, "rounds": 3, "evaluate": False}
     federation.flwr_run(APP, methods="compressed", directory=str(directory.parent), **options)
@@ -181,3 +190,38 @@ def test_compressed_messages_over_tls(federation: Deployment) -> None:
     assert [row["highest"]["remembers"] for row in rows if row.get("kind") == "train"][-1] == 1.0
     assert read_trace(directory).iterations == 3 * read_config(directory)["engine"]["round"]
     assert read_lines(directory, "metrics.jsonl")[-1]["mean"] < 10.0
+
+
+@pytest.mark.parametrize("name", [*LEGACY, *MESSAGES])
+def test_an_app_with_its_changed_server_over_tls(federation: Deployment, tmp_path: Path, name: str) -> None:
+    """Two apps lose their ServerApp by SIGKILL, and continue when they are started again as they are."""
+    needs(name)
+    two_supernodes(federation)
+    app, output, run = with_server(name, "async_server_app", tmp_path), tmp_path / "accuracy", tmp_path / "run"
+    config: dict[str, Any] = {"clients": 2, "directory": str(run), "output": str(output)}
+    rounds = 1
+    if name in KILLED:
+        federation.flwr_run(app, **config, **{"num-server-rounds": 1_000_000})
+        federation.until(lambda: last_checkpoint(run), "a checkpoint")
+        for process in federation.running("flwr-serverapp"):
+            os.kill(process, signal.SIGKILL)
+        federation.until(lambda: not federation.running("flwr-serverapp"), "the ServerApp to end")
+        rounds = last_checkpoint(run) // 2 + 1
+    before = last_checkpoint(run)
+    federation.flwr_run(app, **config, **{"num-server-rounds": rounds})
+    federation.until(lambda: '"diagnosed"' in text_of(run / "journal.jsonl"), "the end of the run")
+    journal = read_lines(run, "journal.jsonl")
+    assert [row["iteration"] for row in journal if row["event"] == "resumed"] == ([before] if before else [])
+    assert not [row for row in journal if row["event"] in ("failed", "rejected")]
+    trace = read_trace(run)
+    trace.check()
+    assert trace.iterations == 2 * rounds > before
+    assert len(accuracies(output)) >= 2  # of the initial model and of the last one; so few updates may not improve it
+
+
+def last_checkpoint(run: Path) -> int:
+    return max((int(path.stem) for path in (run / "checkpoints").glob("[0-9]*.safetensors")), default=0)
+
+
+def text_of(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""

@@ -11,15 +11,25 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from flower.fake import FakeGrid
 from flower.serving import ARRAYS, Ear, clients, error
 
 import asyncsgd as asgd
 from asyncsgd.core.aggregation import Calibrated
 from asyncsgd.flower import AsyncStrategy, Clients
+from asyncsgd.flower.strategy import AsyncResult
 from asyncsgd.methods.listing import recipes
 
 LATE = {"concurrency": 3, "clients": 2, "threshold": 1.0, "smoothness": 1.0, "batch": 2, "limit": 4}
 """Values for options without a default."""
+VARIANTS = {
+    "CA2FL": asgd.fedbuff(0.5, concurrency=3, buffer=2, calibrated=True),
+    "Algorithm 2 with a buffer": asgd.federated_async_sgd(0.5, concurrency=3, buffer=2),
+    "median": asgd.fedbuff(0.5, concurrency=3).using(aggregation=asgd.aggregation.median(3)),
+    "trimmed mean": asgd.fedbuff(0.5, concurrency=3).using(aggregation=asgd.aggregation.trimmed_mean(5, fraction=0.2)),
+    "Krum": asgd.fedbuff(0.5, concurrency=3).using(aggregation=asgd.aggregation.krum(5, byzantine=1, keep=2)),
+}
+"""Recipes with options that change how updates are aggregated."""
 LOCAL = {"diloco", "async_diloco", "decoupled_diloco"}
 """Recipes that have local steps by themselves."""
 
@@ -31,19 +41,26 @@ def made(name: str) -> asgd.Method:
     return recipe(0.2, **needed)
 
 
-@pytest.mark.parametrize("name", recipes())
-def test_a_recipe_trains_stock_clients(name: str) -> None:
-    grid, method = clients(1.5, 2.0, 2.5), made(name)
+def trained(method: asgd.Method) -> tuple[FakeGrid, AsyncResult]:
+    """Train stock clients for 60 updates, and check that the loss has become smaller."""
+    grid = clients(1.5, 2.0, 2.5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", asgd.BiasWarning)  # several recipes favour fast clients, which is their own
         result = AsyncStrategy(method, progress=False, evaluate_every=5).start(
             grid, ARRAYS, num_rounds=20, evaluate_fn=error
         )
+    assert result.run is not None
     assert result.run.trace.iterations == 60
     losses = [row["loss"] for row in result.evaluate_metrics_serverapp.values()]
     assert losses[-1] < losses[0]
     assert np.isfinite(losses).all()
     assert not grid.wrong
+    return grid, result
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_a_recipe_trains_stock_clients(name: str) -> None:
+    grid, result = trained(made(name))
     configs: list[Any] = [
         message.content["config"] for message in grid.messages if message.metadata.message_type == "train"
     ]
@@ -70,6 +87,14 @@ def test_the_memory_of_calibration_is_stated_before_it_is_allocated(monkeypatch:
     note = "fedbuff remembers one update per client: 216 B of memory on the server for 3 clients"
     assert [text for text in ear.notes if text.startswith(note)] == [f"{note}, 36 B more for each further one"]
     assert any(text.startswith(note) for text in stated[0])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_way_to_aggregate_trains_stock_clients(name: str) -> None:
+    """The clients pull towards 1.5, 2.0 and 2.5; the model began at 0."""
+    grid, result = trained(VARIANTS[name])
+    assert (np.abs(result.arrays["w"].numpy() - 2.0) < 1.0).all()
+    assert {message.metadata.dst_node_id for message in grid.messages} == grid.online
 
 
 def test_every_recipe_of_the_table_is_tried() -> None:

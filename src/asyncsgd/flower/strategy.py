@@ -66,6 +66,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         method: How the server uses updates: ``asgd.federated_async_sgd(0.25, concurrency=4)`` or any other recipe. The
             ClientApp decides what a job computes. A method with local steps sends it their number as
             ``config["steps"]``. A compressed method needs `compress_mod` in the ClientApp.
+        fraction_train: 1.0, as in ``FedAvg(fraction_train=1.0)``. Other values are refused: no round draws clients. The
+            method limits the jobs in flight (``concurrency=``).
         fraction_evaluate: Fraction of the clients that evaluate a model, drawn at random. 0: clients do not evaluate.
         min_train_nodes: Number of clients that must be connected before the first job is sent.
         min_evaluate_nodes: Least number of clients that evaluate a model, if as many are present.
@@ -101,6 +103,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         self,
         method: Method,
         *,
+        fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
         min_evaluate_nodes: int = 2,
@@ -122,7 +125,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         progress: bool = True,
     ) -> None:
         self.method = method
-        self.fraction_evaluate = fraction_evaluate
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes, self.min_evaluate_nodes = min_train_nodes, min_evaluate_nodes
         self.min_available_nodes = min_available_nodes
         self.weighted_by_key = weighted_by_key
@@ -211,6 +214,10 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         )
 
     def _check(self) -> None:
+        if not is_number(self.fraction_train) or self.fraction_train != 1:
+            problem = "cannot be applied: an asynchronous server has no rounds for which it could draw clients"
+            fix = "pass 1.0, and set the number of jobs in flight with the method's concurrency=..."
+            raise BadParameter("fraction_train", self.fraction_train, problem, fix)
         if not is_number(self.fraction_evaluate) or not 0 <= self.fraction_evaluate <= 1:
             fix = "pass a number from 0 to 1"
             raise BadParameter("fraction_evaluate", self.fraction_evaluate, "is not a fraction", fix)

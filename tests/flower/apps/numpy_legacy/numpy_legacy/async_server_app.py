@@ -1,5 +1,6 @@
 """numpy-legacy: the same server after the migration. The clients are the same."""
 
+import time
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
@@ -17,7 +18,7 @@ def get_evaluate_fn(output):
     def evaluate(server_round, arrays):
         loss, accuracy = test(arrays.to_numpy_ndarrays(), images, labels)
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     return evaluate
@@ -27,10 +28,15 @@ def get_evaluate_fn(output):
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy = asgd.flower.AsyncStrategy(
-        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        asgd.federated_async_sgd(0.25, concurrency=config["clients"]),
+        fraction_train=1.0,
+        fraction_evaluate=1.0,
         min_available_nodes=config["clients"],
         evaluate_every=1,
+        clients=asgd.flower.Clients(queue=1),
         directory=config["directory"],
+        resume=True,
+        checkpoints=asgd.Checkpoints(every=config["clients"]),
     )
     strategy.start(
         grid,

@@ -1,17 +1,19 @@
 """numpy-legacy: a Flower client of the legacy interface."""
 
+import time
+
 from flwr.client import ClientApp, NumPyClient
 from flwr.common import Context
 
-from numpy_legacy.task import get_initial_parameters, load_data, test, train
+from numpy_legacy.task import get_initial_parameters, load_data, slow_seconds, test, train
 
 
 class FlowerClient(NumPyClient):
     """A client with its own digits."""
 
-    def __init__(self, data, epochs):
+    def __init__(self, data, epochs, slow):
         self.x_train, self.y_train, self.x_test, self.y_test = data
-        self.epochs = epochs
+        self.epochs, self.slow = epochs, slow
         self.parameters = get_initial_parameters()
 
     def get_parameters(self, config):
@@ -19,6 +21,7 @@ class FlowerClient(NumPyClient):
 
     def fit(self, parameters, config):
         self.parameters = train(parameters, self.x_train, self.y_train, self.epochs, config["lr"])
+        time.sleep(self.slow)
         loss, _ = test(self.parameters, self.x_train, self.y_train)
         return self.parameters, len(self.x_train), {"train_loss": loss, "round": config["server_round"], "by": "numpy"}
 
@@ -29,7 +32,7 @@ class FlowerClient(NumPyClient):
 
 def client_fn(context: Context):
     data = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
-    return FlowerClient(data, context.run_config["local-epochs"]).to_client()
+    return FlowerClient(data, context.run_config["local-epochs"], slow_seconds(context)).to_client()
 
 
 app = ClientApp(client_fn=client_fn)

@@ -1,5 +1,6 @@
 """numpy-legacy: a Flower server of the legacy interface, as it was before the migration."""
 
+import time
 from pathlib import Path
 
 from flwr.common import Context, ndarrays_to_parameters
@@ -15,7 +16,7 @@ def get_evaluate_fn(output):
     def evaluate(server_round, parameters, config):
         loss, accuracy = test(parameters, images, labels)
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return loss, {"accuracy": accuracy}
 
     return evaluate

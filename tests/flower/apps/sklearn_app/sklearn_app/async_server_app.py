@@ -1,5 +1,6 @@
 """sklearn-app: the same app with an asynchronous server. The clients are the same."""
 
+import time
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -19,7 +20,7 @@ def get_evaluate_fn(output):
         set_model_params(model, arrays.to_numpy_ndarrays())
         accuracy = float(model.score(images, labels))
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return MetricRecord({"accuracy": accuracy})
 
     return evaluate
@@ -29,14 +30,19 @@ def get_evaluate_fn(output):
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     strategy = asgd.flower.AsyncStrategy(
-        asgd.federated_async_sgd(0.5, concurrency=config["clients"]),
+        asgd.federated_async_sgd(0.25, concurrency=config["clients"]),
+        fraction_train=1.0,
+        fraction_evaluate=1.0,
         min_available_nodes=config["clients"],
         evaluate_every=1,
+        clients=asgd.flower.Clients(queue=1),
         directory=config["directory"],
+        resume=True,
+        checkpoints=asgd.Checkpoints(every=config["clients"]),
     )
     strategy.start(
-        grid,
-        ArrayRecord(get_model_params(create_model(config["local-epochs"]))),
+        grid=grid,
+        initial_arrays=ArrayRecord(get_model_params(create_model(config["local-epochs"]))),
         num_rounds=config["num-server-rounds"],
         evaluate_fn=get_evaluate_fn(config["output"]),
     )

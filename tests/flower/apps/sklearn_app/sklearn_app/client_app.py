@@ -1,12 +1,13 @@
 """sklearn-app: a Flower client of the message interface."""
 
+import time
 import warnings
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.metrics import log_loss
 
-from sklearn_app.task import create_model, get_model_params, load_data, set_model_params
+from sklearn_app.task import create_model, get_model_params, load_data, set_model_params, slow_seconds
 
 app = ClientApp()
 
@@ -19,6 +20,7 @@ def train(msg: Message, context: Context):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so few steps do not converge
         model.fit(x_train, y_train)
+    time.sleep(slow_seconds(context))
     metrics = {"num-examples": len(x_train), "train_accuracy": float(model.score(x_train, y_train))}
     content = {"arrays": ArrayRecord(get_model_params(model)), "metrics": MetricRecord(metrics)}
     return Message(content=RecordDict(content), reply_to=msg)

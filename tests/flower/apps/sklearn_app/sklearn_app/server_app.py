@@ -1,5 +1,6 @@
 """sklearn-app: a Flower server of the message interface."""
 
+import time
 from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -19,7 +20,7 @@ def get_evaluate_fn(output):
         set_model_params(model, arrays.to_numpy_ndarrays())
         accuracy = float(model.score(images, labels))
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return MetricRecord({"accuracy": accuracy})
 
     return evaluate

@@ -34,3 +34,8 @@ def load_data(partition_id=0, num_partitions=1):
         images[mine] / 16.0, labels[mine], test_size=0.2, random_state=7
     )
     return x_train, y_train, x_test, y_test
+
+
+def slow_seconds(context):
+    """Return how long this client waits after training: client 0 stands for a slow machine."""
+    return context.run_config["slow-seconds"] if context.node_config["partition-id"] == 0 else 0.0

@@ -1,5 +1,6 @@
 """sklearn-legacy: a Flower client of the legacy interface that handles its messages itself."""
 
+import time
 import warnings
 
 from flwr.client import Client, ClientApp
@@ -16,14 +17,14 @@ from flwr.common import (
 )
 from sklearn.metrics import log_loss
 
-from sklearn_legacy.task import create_model, get_model_params, load_data, set_model_params
+from sklearn_legacy.task import create_model, get_model_params, load_data, set_model_params, slow_seconds
 
 
 class FlowerClient(Client):
     """A client with its own digits."""
 
-    def __init__(self, model, data):
-        self.model = model
+    def __init__(self, model, data, slow):
+        self.model, self.slow = model, slow
         self.x_train, self.y_train, self.x_test, self.y_test = data
 
     def fit(self, ins: FitIns) -> FitRes:
@@ -31,6 +32,7 @@ class FlowerClient(Client):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # so few steps do not converge
             self.model.fit(self.x_train, self.y_train)
+        time.sleep(self.slow)
         return FitRes(
             status=Status(code=Code.OK, message="Success"),
             parameters=ndarrays_to_parameters(get_model_params(self.model)),
@@ -51,7 +53,7 @@ class FlowerClient(Client):
 
 def client_fn(context: Context):
     data = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
-    return FlowerClient(create_model(context.run_config["local-epochs"]), data)
+    return FlowerClient(create_model(context.run_config["local-epochs"]), data, slow_seconds(context))
 
 
 app = ClientApp(client_fn)

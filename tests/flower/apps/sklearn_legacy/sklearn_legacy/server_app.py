@@ -1,5 +1,6 @@
 """sklearn-legacy: a Flower server of the legacy interface, as it was before the migration."""
 
+import time
 from pathlib import Path
 
 from flwr.common import Context, ndarrays_to_parameters
@@ -17,7 +18,7 @@ def get_evaluate_fn(output):
         set_model_params(model, parameters)
         accuracy = float(model.score(images, labels))
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return 1.0 - accuracy, {"accuracy": accuracy}
 
     return evaluate

@@ -1,10 +1,12 @@
 """torch-app: a Flower client of the message interface."""
 
+import time
+
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from torch_app.task import Net, load_data
+from torch_app.task import Net, load_data, slow_seconds
 from torch_app.task import test as test_fn
 from torch_app.task import train as train_fn
 
@@ -18,6 +20,7 @@ def train(msg: Message, context: Context):
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     trainloader, _ = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
     loss = train_fn(model, trainloader, context.run_config["local-epochs"], msg.content["config"]["lr"], device)
+    time.sleep(slow_seconds(context))
     metrics = {"train_loss": loss, "num-examples": len(trainloader.dataset)}
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)

@@ -1,5 +1,6 @@
 """torch-app: a Flower server of the message interface."""
 
+import time
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ def get_evaluate_fn(output):
         model.load_state_dict(arrays.to_torch_state_dict())
         loss, accuracy = test(model, testloader, torch.device("cpu"))
         with Path(output).open("a", encoding="utf-8") as file:
-            file.write(f"{accuracy}\n")
+            file.write(f"{time.time()} {accuracy}\n")
         return MetricRecord({"loss": loss, "accuracy": accuracy})
 
     return evaluate
@@ -33,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
-        train_config=ConfigRecord({"lr": config["learning-rate"]}),
         num_rounds=config["num-server-rounds"],
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
         evaluate_fn=get_evaluate_fn(config["output"]),
     )

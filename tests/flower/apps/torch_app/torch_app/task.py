@@ -59,3 +59,8 @@ def test(net, testloader, device):
             loss += criterion(outputs, labels.to(device)).item()
             correct += (outputs.argmax(dim=1) == labels.to(device)).sum().item()
     return loss / len(testloader), correct / len(testloader.dataset)
+
+
+def slow_seconds(context):
+    """Return how long this client waits after training: client 0 stands for a slow machine."""
+    return context.run_config["slow-seconds"] if context.node_config["partition-id"] == 0 else 0.0

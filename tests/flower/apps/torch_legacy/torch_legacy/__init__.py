@@ -1,0 +1,1 @@
+"""A network with BatchNorm in PyTorch, with a NumPyClient."""
