@@ -15,7 +15,7 @@ from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
-from asyncsgd.run.callbacks.best import check_files
+from asyncsgd.run.callbacks.best import SaveBest, check_files
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import iterations_of
@@ -110,5 +110,13 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
             configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
         method = configuration.settled(request, begun).bind_layout(layout_of(request.task))
-        check_memory(method, request.task.initial(), request.engine.workers, directory=files is not None)
+        check_memory(
+            method,
+            request.task.initial(),
+            request.engine.workers,
+            directory=files is not None,
+            task=request.task,
+            best=sum(isinstance(callback, SaveBest) for callback in hooks.callbacks),
+            on_this_machine=request.engine.on_this_machine,
+        )
         return Loop(replace(request, method=method), hooks, files).run()
