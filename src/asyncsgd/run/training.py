@@ -65,7 +65,8 @@ def train(
         resume: Resume from the last checkpoint of ``directory``, or start a run if the directory holds none. A run
             that has these iterations or epochs, or has met this target, is returned, and its directory does not change.
         seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
-            gets a new secret seed at every start.
+            gets a new secret seed at every start, and the order of epochs, which follows from the task's
+            ``sampling_seed``.
         callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has early
             stopping, the best model, and loggers for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
