@@ -7,7 +7,8 @@ that all memory is the server's; ``torch`` is a perceptron of about as many para
 the median between evaluations and checkpoints, the *peak* the largest. Shared memory (points and updates, which the
 workers map too) is listed apart. The stall is the time for which a call of the checkpointer keeps the loop, over the
 time until that checkpoint is on the disk, which is what a synchronous write would take. Figures stand under the number
-of parameters. ``--parts memory --sizes 2e7 1e8`` needs 8 GB of memory and 4 GB of disk, and takes minutes.
+of parameters. ``--parts memory --sizes 2e7 1e8`` needs 8 GB of memory and 4 GB of disk, and takes minutes. Below 1e7
+parameters, a vector is smaller than what the libraries take and return meanwhile, so memory cannot be told in vectors.
 """
 
 from __future__ import annotations
