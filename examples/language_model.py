@@ -3,6 +3,7 @@
 Run: python examples/language_model.py --workers 4 --epochs 3 --directory runs/gpt
 It takes minutes on two cores, prints the perplexity, and writes model.safetensors. Interrupt it at any time, and
 resume it with --resume. `asyncsgd train examples.language_model:task` trains the same task with any other method.
+--megabytes 0.1 takes less text, to try it out in seconds.
 
 Run: python examples/language_model.py --method async_diloco
 It trains a smaller model as on machines that are far apart and unequal: workers take 50 local steps of AdamW per
@@ -161,6 +162,7 @@ def main() -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, default=None, help="passes over the text (default: 3)")
     length.add_argument("--iterations", type=int, default=None, help="updates to apply, in place of --epochs")
+    parser.add_argument("--megabytes", type=float, default=1.0, help=argparse.SUPPRESS)  # for tests: see above
     parser.add_argument("--warmup", type=int, default=200, help="mini-batches in which the step size grows to its peak")
     parser.add_argument(
         "--unit", type=float, default=0.02, help="seconds of one unit of time of the workers that are far apart"
@@ -172,10 +174,10 @@ def main() -> None:
         options.epochs = 3
 
     if options.method == "delay_adaptive":
-        problem, chosen = task(), method(options.warmup)
+        problem, chosen = task(options.megabytes), method(options.warmup)
         engine = asgd.engines.processes(options.workers)
     else:
-        problem = task(size=SMALL)
+        problem = task(options.megabytes, size=SMALL)
         # With steps by speed, updates may have fewer mini-batches: the schedule of --iterations then ends early.
         total = options.iterations * 50 if options.epochs is None else options.epochs * problem.batches_per_epoch
         chosen = far_apart(options.method, options.warmup, total)

@@ -1,7 +1,8 @@
 """Measure the trainer, as ratios in one interleaved run: make bench-trainer.
 
 Each part is a module with a function ``part(options)`` that prints its figures and returns them for results.json, where
-they stand under the name of the part. Parts that are not measured keep their figures there.
+they stand under the name of the part. Parts that are not measured keep their figures there. ``options.before`` holds
+the earlier figures of a part, for those that measure only some of their rows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds to measure each contestant in a round")
     parser.add_argument("--sizes", type=lambda text: int(float(text)), nargs="+", help="numbers of parameters")
     parser.add_argument("--gradients", type=int, help="gradients to time in the part fashion")
+    parser.add_argument("--slowest", type=int, nargs="+", help="factors of the slow worker in the part fashion")
+    parser.add_argument("--stepsizes", type=float, nargs="+", help="step sizes to try in the part fashion")
     parser.add_argument("--iterations", type=int, help="updates of the part language")
     parser.add_argument("--threads", type=int, help="threads of the server and of torch; default: all")
     parser.add_argument("--parts", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))
@@ -39,6 +42,7 @@ def main() -> None:
     figures = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
     for name in options.parts:
+        options.before = figures.get(name, {})
         figures[name] = {"machine": machine, "rounds": options.rounds, **PARTS[name](options)}
     options.output.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
     print(f"wrote {options.output.name}")

@@ -23,6 +23,8 @@ def table(name: str, results: Path) -> str:
     figures = json.loads(results.read_text(encoding="utf-8"))
     if name == "federated":
         return "\n".join(_federated(figures))
+    if name == "trainer":
+        return "\n".join(_trainer(figures))
     machine = figures["machine"]
     measured = f"Median of {figures['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).\n"
     drawn = {"simulate": _simulate, "engines": _engines, "flower": _flower, "peers": _peers}[name](figures)
@@ -121,6 +123,70 @@ def _federated(figures: dict[str, Any]) -> list[str]:
             f"from a pilot was wrong by at most {part['worst error']:.1%}; our target is {part['goal']:.0%}.",
             "",
         ]
+    return rows
+
+
+def _trainer(figures: dict[str, Any]) -> list[str]:
+    """Return a table per part of the trainer's benchmark, each with its rounds and its machine."""
+    rows: list[str] = []
+    drawn = {"fashion": _fashion, "language": _language, "optimizers": _optimizers, "memory": _memory}
+    for part, draw in drawn.items():
+        if part in figures:
+            machine = figures[part]["machine"]
+            rows += draw(figures[part])
+            rows += ["", f"{figures[part]['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).", ""]
+    return rows
+
+
+def _sizes(part: dict[str, Any]) -> dict[str, Any]:
+    return {size: row for size, row in sorted(part.items(), key=lambda item: item[0].zfill(12)) if size.isdigit()}
+
+
+def _fashion(part: dict[str, Any]) -> list[str]:
+    heads = "gradients per second over DDP | our target | seconds to 86 % | with DDP"
+    rows = ["Fashion-MNIST, two workers, beside DistributedDataParallel over gloo:", ""]
+    rows += [f"| model, slowest worker | {heads} |", "|---|--:|--:|--:|--:|"]
+    for name, row in part.items():
+        if isinstance(row, dict) and "seconds_to_accuracy" in row:
+            best = [min(row["seconds_to_accuracy"][side].values()) for side in ("asyncsgd", "ddp")]
+            cells = [row["gradients_per_second_over_ddp"], row["wanted"], *best]
+            rows.append(f"| {name} | " + " | ".join(f"{cell:.2g}" for cell in cells) + " |")
+    return rows
+
+
+def _language(part: dict[str, Any]) -> list[str]:
+    return [
+        "The GPT of `examples/language_model.py`:",
+        "",
+        "| | measured | our target |",
+        "|---|--:|--:|",
+        f"| loss over that of a synchronous AdamW loop after as many tokens | {part['loss_over_synchronous']:.3f} "
+        f"| {part['wanted_loss']} |",
+        f"| tokens per second over those of the same processes without a server "
+        f"| {part['tokens_per_second_over_no_server']:.2f} | {part['wanted_speed']} |",
+    ]
+
+
+def _optimizers(part: dict[str, Any]) -> list[str]:
+    sizes = _sizes(part)
+    rows = ["Time of one update of the server, over one step of `torch.optim.AdamW(foreach=True)`:", ""]
+    rows += ["| | " + " | ".join(f"{int(size):,} parameters" for size in sizes) + " |", "|---|" + "--:|" * len(sizes)]
+    for name, value in next(iter(sizes.values())).items():
+        if isinstance(value, dict):
+            rows.append(f"| {name} | " + " | ".join(f"{row[name]['of_torch']:.2f}" for row in sizes.values()) + " |")
+    return rows
+
+
+def _memory(part: dict[str, Any]) -> list[str]:
+    rows = ["Memory of the server in copies of the model, and how long a checkpoint stops the updates:", ""]
+    rows += ["| parameters, contestant | between checkpoints | at most | stall | of the time of a checkpoint |"]
+    rows += ["|---|--:|--:|--:|--:|"]
+    for size, row in _sizes(part).items():
+        memory, stall = row.get("memory", {}), row.get("stall", {})
+        for name in dict.fromkeys((*memory, *stall)):
+            cells = [f"{memory[name][key]:.1f}" if name in memory else "–" for key in ("steady", "peak")]
+            cells += [_time(stall[name]["background"]), f"{stall[name]['ratio']:.0%}"] if name in stall else ["–", "–"]
+            rows.append(f"| {int(size):,}, {name} | " + " | ".join(cells) + " |")
     return rows
 
 

@@ -48,8 +48,7 @@ def test_the_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch, cap
     for block, shown in steps(path):
         where = f"{path.relative_to(DOCS)}, line {block.line}"
         code = compile("\n" * block.line + block.text, str(path), "exec")  # a traceback then names the line of the page
-        with warnings.catch_warnings():
-            exec(code, names)
+        run(code, names)
         printed = capsys.readouterr().out
         if shown is None:
             assert not printed, f"{where} prints something that the page does not show:\n{printed}"
@@ -62,6 +61,30 @@ def test_the_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch, cap
         checker = doctest.OutputChecker()
         if not checker.check_output(example.want, printed, FLAGS):
             pytest.fail(f"{where}:\n{checker.output_difference(example, printed, FLAGS)}")
+
+
+def run(code, names):
+    """Run a block. Warnings are errors, except the one about a CPU on which bfloat16 is slow: it depends on the CPU."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r'precision = "bfloat16": this machine has no GPU', UserWarning)
+        exec(code, names)
+
+
+def test_a_cpu_without_bfloat16_runs_the_pages_and_other_warnings_are_errors(monkeypatch):
+    pytest.importorskip("torch")
+    from asyncsgd.tasks._torch import checks
+
+    monkeypatch.setattr(checks, "has_accelerator", lambda: False)
+    monkeypatch.setattr(checks, "cpu_computes_in", lambda precision: False)
+    code = """
+from torch import nn, zeros
+import asyncsgd as asgd
+data = zeros(4, 3), zeros(4).long()
+asgd.tasks.torch(nn.Linear(3, 2), nn.CrossEntropyLoss(), data, batch_size=2, precision="{}")
+"""
+    run(code.format("bfloat16"), {})
+    with pytest.raises(UserWarning, match="float16"):
+        run(code.format("float16"), {})
 
 
 def begins(text):

@@ -74,6 +74,36 @@ def test_the_federated_figures_show_times_ratios_and_targets(figures, tmp_path):
     assert "at most 8.3%; our target is 15%" in table
 
 
+def test_the_trainers_figures_are_those_of_the_file(figures, tmp_path):
+    path = ROOT / "benchmarks/trainer/results.json"
+    results, table = json.loads(path.read_text(encoding="utf-8")), figures.table("trainer", path)
+    adamw = [results["optimizers"][size]["AdamW"]["of_torch"] for size in ("10000", "1000000", "10000000")]
+    assert "| AdamW | " + " | ".join(f"{ratio:.2f}" for ratio in adamw) + " |" in table
+    for name, row in results["fashion"].items():
+        if "slowest worker" in name:
+            assert f"| {name} | {row['gradients_per_second_over_ddp']:.2g} | {row['wanted']:.2g} | " in table
+    tables = [part.splitlines() for part in table.split("\n\n") if part.startswith("|")]
+    assert len(tables) == len(results)
+    assert all(len({line.count("|") for line in lines}) == 1 for lines in tables)
+
+
+def test_every_size_of_the_trainers_memory_has_rows(figures, tmp_path):
+    one, stall = {"steady": 4.0, "peak": 6.04}, {"background": 0.17, "synchronous": 3.9, "ratio": 0.0436}
+    part = {
+        "machine": {"machine": "x86_64", "cores": 2, "python": "3.11"},
+        "rounds": 7,
+        "100000000": {"memory": {"sgd": one}, "stall": {"sgd": stall}},
+        "20000000": {"memory": {"sgd": one, "torch": one}, "stall": {"sgd": stall}},
+    }
+    language = {"loss_over_synchronous": 1.011, "wanted_loss": 1.02, "wanted_speed": 0.9}
+    results = {"memory": part, "language": {**part, **language, "tokens_per_second_over_no_server": 0.95}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    table = figures.table("trainer", tmp_path / "results.json")
+    assert "| 20,000,000, torch | 4.0 | 6.0 | – | – |\n| 100,000,000, sgd | 4.0 | 6.0 | 0.17 s | 4% |" in table
+    assert "without a server | 0.95 | 0.9 |" in table
+    assert "7 rounds on 2 cores (x86_64)." in table
+
+
 def test_what_was_not_measured_is_said(figures, tmp_path):
     page = figures.filled("before\n<!-- figures: engines -->\nafter", tmp_path)
     assert page == "before\n*Not measured yet: run `make bench-engines`.*\nafter"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from engines.inline import Inline
 from run.common import sound, train
 
 import asyncsgd as asgd
@@ -16,8 +18,10 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import Layout
 from asyncsgd.run import memory
 from asyncsgd.run.last_good import LARGE
-from asyncsgd.run.memory import available, check_memory, remembered
+from asyncsgd.run.memory import available, check_memory, remembered, worker_vectors
 from asyncsgd.run.options import Evaluation, RunRequest
+from asyncsgd.tasks._torch.task import TorchTask
+from asyncsgd.tasks.base import Copies
 from asyncsgd.testing.bench import Bowl
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1000 kB\nMemAvailable:   16000000 kB\n"
@@ -100,6 +104,42 @@ def test_a_large_model_in_a_directory_needs_a_copy_less() -> None:
     for few, directory in ((x, False), (x[1:], True)):
         with pytest.raises(BadParameter, match=r"copies 201 MB"):
             check_memory(asgd.async_sgd(0.1), few, 2, free=6 * LARGE, directory=directory)
+
+
+def test_copies_of_the_task_of_workers_and_of_best_models_are_counted() -> None:
+    """A perceptron on two worker processes with the best model of one metric."""
+    x, held = np.zeros(1_000_000, np.float32), TorchTask
+    known = {"task": held, "best": 1, "on_this_machine": True}
+    # 2 points, 2 updates, 3 copies, 2 of the task, 4 of the best model, 2 that all workers share, 2 of each worker
+    check_memory(asgd.async_sgd(0.1), x, 2, free=76_000_000, **known)
+    with pytest.raises(BadParameter) as caught:
+        check_memory(asgd.async_sgd(0.1), x, 2, free=75_999_999, **known)
+    assert (
+        "workers = 2 need 76 MB of memory for the server and its worker processes for 1,000,000 parameters of float32 "
+        "(points 8.0 MB, updates 8.0 MB, copies 12 MB, task 8.0 MB, best models 16 MB, worker processes 24 MB), "
+        "and 76 MB are free; use fewer workers"
+    ) in str(caught.value)
+
+
+def test_local_work_and_codes_need_memory_in_each_worker() -> None:
+    def each(method: asgd.Method) -> int:
+        return worker_vectors(method.job, Copies(), 5) // 5
+
+    local = asgd.async_sgd(0.1).local(20, 0.1, optimizer=asgd.optimizers.adamw())
+    kept = asgd.async_sgd(0.1).local(20, 0.1, optimizer=asgd.optimizers.adamw(), state="kept")
+    assert [each(method) for method in (asgd.async_sgd(0.1), local, kept)] == [1, 4, 6]
+    assert each(asgd.async_sgd(0.1).compressed("int8", down="bfloat16")) == 4
+
+
+@pytest.mark.parametrize("engine", [asgd.engines.processes(2), Inline(2)], ids=lambda engine: type(engine).__name__)
+def test_a_run_tells_what_it_holds(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Holds(Bowl):
+        copies = Copies(server=1)
+
+    monkeypatch.setattr(memory, "available", lambda: 1000)
+    with pytest.raises(BadParameter, match=r"task 800 B, best models 3\.2 kB") as caught:
+        train(tmp_path / "run", 40, task=Holds(dim=100), engine=engine, callbacks=[asgd.callbacks.SaveBest("loss")])
+    assert ("worker processes 1.6 kB" in str(caught.value)) == engine.on_this_machine
 
 
 def test_a_run_that_does_not_fit_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,16 +145,31 @@ class Opened:
         return {"x": torch.zeros(64), "y": 0}
 
 
-@pytest.mark.processes
-def test_data_that_cannot_reach_a_worker_are_named_with_the_attribute():
+def refuse(*given, **options):
+    raise AssertionError("a process was started")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("processes", marks=pytest.mark.processes), pytest.param("ray", marks=pytest.mark.ray)]
+)
+def test_data_that_cannot_reach_a_worker_are_named_with_the_attribute(name, monkeypatch):
+    """Nothing is started, neither a worker process nor a Ray cluster."""
+    if name == "ray":
+        pytest.importorskip("ray")
+    from asyncsgd.engines._processes import fork_client
+    from asyncsgd.engines._ray import pool
+
+    monkeypatch.setattr(fork_client.subprocess, "Popen", refuse)
+    monkeypatch.setattr(pool, "Cluster", refuse)
+    engine = getattr(asgd.engines, name)(1)
     with open(__file__, "rb") as file:
-        for data, name in ((Opened(file), "data.file"), ([Opened(3), Opened({"a": file})], r'data\[1\].file\["a"\]')):
+        for data, where in ((Opened(file), "data.file"), ([Opened(3), Opened({"a": file})], r'data\[1\].file\["a"\]')):
             task = task_of(data)
-            with pytest.raises(asgd.errors.UsageError, match=f"cannot pickle.*, in {name}, a BufferedReader"):
+            with pytest.raises(asgd.errors.UsageError, match=f"cannot pickle.*, in {where}, a BufferedReader"):
                 asgd.train(
                     task,
                     asgd.federated_async_sgd(0.1, concurrency=1),
-                    asgd.engines.processes(1),
+                    engine,
                     iterations=1,
                     progress=False,
                 )
@@ -164,4 +179,4 @@ def test_data_that_cannot_reach_a_worker_are_named_with_the_attribute():
             return own_loss(model, batch)
 
         with pytest.raises(asgd.errors.UsageError, match=r", in step\.file, a BufferedReader"):
-            asgd.train(task_of(step=step), asgd.async_sgd(0.1), asgd.engines.processes(1), iterations=1, progress=False)
+            asgd.train(task_of(step=step), asgd.async_sgd(0.1), engine, iterations=1, progress=False)

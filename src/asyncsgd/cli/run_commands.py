@@ -217,7 +217,7 @@ def _train(given: Given, task: Task, method: Method, engine: Engine, **options: 
             engine,
             resume=given["resume"],
             checkpoints=Checkpoints(given["checkpoint_seconds"]),
-            limits=Limits(given["max_failures"]),
+            limits=Limits(given["max_failures"], given.get("evaluation_seconds")),
             callbacks=[_Terminal(summary=False), *options.pop("callbacks")],  # `show` prints the summary
             progress=False,
             **options,

@@ -196,6 +196,14 @@ def train(
             help="Iterations between evaluations.", show_default="a hundredth of the run", rich_help_panel=RUN
         ),
     ] = None,
+    evaluation_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which an evaluation that hangs is abandoned. Example: 600",
+            show_default="never",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(

@@ -316,6 +316,9 @@ class Engine(ABC):
     """Whether its workers use `asyncsgd.core.worker.WorkerState`, so that they can keep state from job to job and
     encode what they send. An engine of your own that calls `compute_job` does not."""
 
+    on_this_machine: ClassVar[bool] = False
+    """Whether its workers use the memory of the server's machine, so that a run counts it before it starts."""
+
     def describe(self) -> dict[str, Any]:
         """Return the engine's settings as JSON values, for the record of the run."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -154,13 +154,17 @@ class BackgroundCall(Generic[T]):
 
     The thread is not a daemon: if the process ends in any other way than by a kill, Python waits for the call first.
 
+    Args:
+        name: The name of its thread.
+
     >>> call = BackgroundCall()
     >>> call.start(lambda: 6 * 7)
     >>> call.result(wait=True), call.result(wait=True)
     (42, None)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "asyncsgd-checkpoint") -> None:
+        self._name = name
         self._under_way: Future[T] | None = None
 
     @property
@@ -179,7 +183,7 @@ class BackgroundCall(Generic[T]):
             except BaseException as error:
                 result.set_exception(error)
 
-        thread = threading.Thread(target=call, name="asyncsgd-checkpoint", daemon=False)
+        thread = threading.Thread(target=call, name=self._name, daemon=False)
         thread.start()
         self._under_way = result  # only now: a thread that cannot be started would be waited for forever
 
@@ -218,9 +222,14 @@ class Checkpointer:
         """Return whether a checkpoint is due after the update that made this iteration."""
         return self._options.every is not None and iteration % self._options.every == 0
 
-    def due_at(self, now: float) -> bool:
-        """Return whether a checkpoint is due by the clock. While one is written, none is."""
-        return self._options.every is None and self._began is None and now >= self._next
+    def due_at(self, now: float, *, busy: bool = False) -> bool:
+        """Return whether a checkpoint is due by the clock. While one is written, none is.
+
+        The state of callbacks that are ``busy`` would stop the loop until they are done, so the checkpoint is put off,
+        but not for longer than the time between two.
+        """
+        late = now - self._next
+        return self._options.every is None and self._began is None and late >= (self._options.seconds if busy else 0)
 
     def save(self, server: Server, recorder: Recorder, seconds: float, callbacks: str, *, sound: bool) -> None:
         """Start to write a checkpoint with the state of the callbacks; `written` returns it.

@@ -12,18 +12,36 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.method import Method
 from asyncsgd.core.update import overwrites_points
 from asyncsgd.core.vectors import Vector
+from asyncsgd.core.work import Encoded, LocalSteps, Work
 from asyncsgd.format import size
 from asyncsgd.run.last_good import on_disk
 from asyncsgd.run.options import RunRequest
+from asyncsgd.tasks.base import Copies
 
 ROOT = Path("/")
 
 
-def check_memory(method: Method, x: Vector, workers: int, free: int | None = None, *, directory: bool = False) -> None:
-    """Raise if the server of a run needs more memory than is free.
+BEST = 4
+"""Vectors of a `asyncsgd.callbacks.SaveBest`: the model that waits, the one that is written, its module, the file."""
+
+
+def check_memory(
+    method: Method,
+    x: Vector,
+    workers: int,
+    free: int | None = None,
+    *,
+    directory: bool = False,
+    task: Any = None,
+    best: int = 0,
+    on_this_machine: bool = False,
+) -> None:
+    """Raise if a run needs more memory on the server's machine than is free.
 
     To what the server itself needs it adds the copies that a run makes: the last good model unless that is on the disk,
-    the model that is being evaluated, and the state that is being written to a checkpoint.
+    the model that is being evaluated, and the state that is being written to a checkpoint; those that the task holds;
+    the best models that are being written; and, if the workers are on this machine, theirs. The data of the task and
+    the activations of its model are not known here.
 
     Args:
         method: The method, bound to the run.
@@ -31,18 +49,28 @@ def check_memory(method: Method, x: Vector, workers: int, free: int | None = Non
         workers: The number of workers.
         free: Bytes of memory that are free; None asks the operating system.
         directory: Whether the run has a directory.
+        task: The task, which may have ``copies`` (`asyncsgd.tasks.base.Copies`).
+        best: The number of best models that the run writes.
+        on_this_machine: Whether the workers are on this machine.
     """
     needed = memory_needed(method, len(x), x.dtype, workers)
     free = available() if free is None else free
     models = 2 if on_disk(x, directory=directory) else 3
-    copies = models * x.nbytes + needed.optimizer + needed.buffers + needed.memories
-    total = needed.total + copies
+    held: Copies = getattr(task, "copies", Copies())
+    known = {
+        **needed._asdict(),
+        "copies": models * x.nbytes + needed.optimizer + needed.buffers + needed.memories,
+        "task": held.server * x.nbytes,
+        "best models": best * BEST * x.nbytes,
+        "worker processes": worker_vectors(method.job, held, workers) * x.nbytes if on_this_machine else 0,
+    }
+    total = sum(known.values())
     if free is None or total <= free:
         return
-    known = {**needed._asdict(), "copies": copies}
     parts = ", ".join(f"{name} {size(value)}" for name, value in known.items() if value)
+    where = "for the server and its worker processes" if on_this_machine else "on the server"
     problem = (
-        f"need {size(total)} of memory on the server for {len(x):,} parameters of {x.dtype} ({parts}), "
+        f"need {size(total)} of memory {where} for {len(x):,} parameters of {x.dtype} ({parts}), "
         f"and {size(free)} are free"
     )
     fix = "use fewer workers, a smaller concurrency, an optimizer that remembers less or a smaller model"
@@ -63,6 +91,23 @@ def remembered(request: RunRequest) -> str | None:
     needed = memory_needed(method, len(x), x.dtype, workers).memories
     each = f"{size(needed)} of memory on the server for {workers} {noun}s, {size(x.nbytes)} more for each further one"
     return f"{method.name} remembers one update per {noun}: {each}"
+
+
+def worker_vectors(work: Work, held: Copies, workers: int) -> int:
+    """Return the vectors that the worker processes of one machine need, beside points and updates in shared memory.
+
+    >>> from asyncsgd.core.work import Gradient
+    >>> worker_vectors(Gradient(), Copies(server=2, shared=2, worker=1), workers=3)
+    8
+    """
+    inner = work.inner if isinstance(work, Encoded) else work
+    each = 1 + held.worker  # the gradient
+    if isinstance(inner, LocalSteps):
+        kept = 2 if inner.state == "kept" else 1  # the state after the last job waits for the server's verdict
+        each += 1 + kept * inner.optimizer.vectors()
+    if isinstance(work, Encoded):  # what is encoded and what that leaves over; the point that was decoded
+        each += 2 * (work.up is not None) + (work.down is not None)
+    return held.shared + workers * each
 
 
 def available(root: Path = ROOT) -> int | None:

@@ -341,7 +341,7 @@ class Recording:
             view = self.view()
             for hook in self._hooks.progress:
                 hook(view)
-        if self._checkpointer is not None and self._checkpointer.due_at(now):
+        if self._checkpointer is not None and self._checkpointer.due_at(now, busy=self._hooks.writing):
             self.save(wait=False)
         else:
             self.flush()

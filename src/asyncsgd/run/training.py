@@ -15,7 +15,7 @@ from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
-from asyncsgd.run.callbacks.best import check_files
+from asyncsgd.run.callbacks.best import SaveBest, check_files
 from asyncsgd.run.callbacks.terminal import Terminal
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import iterations_of
@@ -65,7 +65,8 @@ def train(
         resume: Resume from the last checkpoint of ``directory``, or start a run if the directory holds none. A run
             that has these iterations or epochs, or has met this target, is returned, and its directory does not change.
         seed: Seed for every random choice (dispatch, mini-batches) except the noise of `asyncsgd.Method.clipped`, which
-            gets a new secret seed at every start.
+            gets a new secret seed at every start, and the order of epochs, which follows from the task's
+            ``sampling_seed``.
         callbacks: Objects that follow the run and may stop it, see `asyncsgd.Callback`. ``asgd.callbacks`` has early
             stopping, the best model, and loggers for TensorBoard, MLflow and Weights & Biases.
         checkpoints: How often the run is saved, and how many checkpoints are kept.
@@ -110,5 +111,13 @@ def launch(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Tra
             configuration.check_more(files.path, request.iterations, request.epochs)
         begun = None if files is None or not files.begun else files.path
         method = configuration.settled(request, begun).bind_layout(layout_of(request.task))
-        check_memory(method, request.task.initial(), request.engine.workers, directory=files is not None)
+        check_memory(
+            method,
+            request.task.initial(),
+            request.engine.workers,
+            directory=files is not None,
+            task=request.task,
+            best=sum(isinstance(callback, SaveBest) for callback in hooks.callbacks),
+            on_this_machine=request.engine.on_this_machine,
+        )
         return Loop(replace(request, method=method), hooks, files).run()

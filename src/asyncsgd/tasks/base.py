@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,19 @@ from asyncsgd.core.vectors import Vector
 
 QUADRATIC, LEAST_SQUARES, LOGISTIC, SOFTMAX = 0, 1, 2, 3
 RIDGE, BATCH, MINIMUM, CLASSES, HEADER = 0, 1, 2, 3, 4
+
+
+class Copies(NamedTuple):
+    """Vectors as long as the model that a task holds, for the check of memory before a run starts."""
+
+    server: int = 0
+    """On the server, beside the model that it is given to evaluate."""
+    shared: int = 0
+    """Once for all worker processes of a machine: what the process that forks them has loaded."""
+    worker: int = 0
+    """In each worker, beside the gradient that it computes."""
+
+
 BLOCK = 64
 """The number of rows of data that kernels process together: their lanes fit into the first-level cache."""
 
@@ -53,6 +66,7 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
 # differently. ``use_device(name)`` is called in a worker before its first job. ``examples(worker, seed, batch)``
 # returns the number of rows of a mini-batch, or None.
+# **Memory.** An attribute ``copies`` (`Copies`) says how many vectors as long as the model the task itself holds.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both
 # refuse more: pass ``narrow_seed(seed)`` to them. **Fast path.** If it also has ``compiled = (gradient, data)``

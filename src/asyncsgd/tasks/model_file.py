@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncsgd._files import write_bytes
+from asyncsgd._files import replacing, write_bytes
 from asyncsgd.core.errors import BadParameter, Damage, MissingLibrary
 from asyncsgd.core.vectors import Vector
 
@@ -111,8 +111,12 @@ def read_facts(path: Path) -> dict[str, str]:
 
 
 def _write(target: Path, tensors: dict[str, Any], facts: dict[str, str], *, private: bool = False) -> Path:
-    data = _safetensors(target, tensors, facts) if target.suffix == SAFETENSORS else _state_dict(tensors)
-    return write_bytes(target, data, private=private)
+    chunks = _safetensors(target, tensors, facts) if target.suffix == SAFETENSORS else (_state_dict(tensors),)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target, private=private) as file:
+        for chunk in chunks:
+            file.write(chunk)
+    return target
 
 
 def _torch(what: str) -> Any:
@@ -134,7 +138,7 @@ def _as_tensor(torch: Any, value: Any) -> Any:
     return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
-def _safetensors(target: Path, tensors: dict[str, Any], facts: dict[str, str]) -> bytes:
+def _safetensors(target: Path, tensors: dict[str, Any], facts: dict[str, str]) -> tuple[bytes | memoryview, ...]:
     if all(isinstance(value, np.ndarray) for value in tensors.values()):
         from safetensors.numpy import save as save_arrays
 
@@ -147,10 +151,11 @@ def _safetensors(target: Path, tensors: dict[str, Any], facts: dict[str, str]) -
     return _sealed(save_tensors(kept, {"format": "pt", **facts, **more, SHA: _BLANK.decode()}))
 
 
-def _sealed(data: bytes) -> bytes:
-    """Put the checksum into the header, which still has blanks in its place."""
+def _sealed(data: bytes) -> tuple[bytes | memoryview, ...]:
+    """Return the header with the checksum in the place of its blanks, and the rest, which is not copied."""
     checksum = hashlib.sha256(data).hexdigest().encode()
-    return data.replace(_BLANK, checksum, 1)
+    end = 8 + int.from_bytes(data[:8], "little")
+    return data[:end].replace(_BLANK, checksum, 1), memoryview(data)[end:]
 
 
 def _untied(target: Path, tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -36,6 +36,7 @@ class Processes(Engine):
     slowdown: tuple[float, ...] = ()
     min_seconds: tuple[float, ...] = ()
     keeps_state: ClassVar[bool] = True
+    on_this_machine: ClassVar[bool] = True
 
     @property
     def threads(self) -> int:

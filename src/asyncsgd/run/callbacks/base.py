@@ -193,6 +193,11 @@ class Callback:
         """Return what a resumed run needs to continue, as plain JSON data. Stored with every checkpoint."""
         return {}
 
+    @property
+    def _writing(self) -> bool:
+        """Whether another thread writes something that the next checkpoint should find on the disk."""
+        return False
+
     def load(self, state: dict[str, Any]) -> str | None:
         """Continue from a ``state`` of the run that is resumed; called before ``on_start``.
 
@@ -243,6 +248,11 @@ class Hooks:
 
     def __exit__(self, *error: Any) -> None:
         self._closing.__exit__(*error)  # the second time, nothing is left to close
+
+    @property
+    def writing(self) -> bool:
+        """Whether a callback writes something in another thread: then a checkpoint had better wait for a while."""
+        return any(callback._writing for callback in self.callbacks)
 
     # ------------------------------------------------------------------------------------------ a resume
 

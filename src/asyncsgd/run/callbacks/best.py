@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncsgd._files import writing
 from asyncsgd.core.errors import BadParameter, Damage
@@ -15,8 +15,12 @@ from asyncsgd.core.validate import count, nearest
 from asyncsgd.core.vectors import Vector
 from asyncsgd.format import number
 from asyncsgd.run.callbacks.base import Callback, Control, LiveView
+from asyncsgd.run.checkpoints import BackgroundCall
 from asyncsgd.run.checksums import BEST
 from asyncsgd.tasks.model_file import SAFETENSORS, check_path, read_facts, write_model
+
+if TYPE_CHECKING:
+    from asyncsgd.run.results import TrainingRun
 
 SMALLER = frozenset(
     (
@@ -190,10 +194,13 @@ class SaveBest(Best):
         path: The file, a name that ends in .safetensors; by default ``best.safetensors`` in the directory of the run,
             which `asyncsgd verify` then checks too.
 
-    The file is replaced as a whole, in the thread of the run: workers compute meanwhile, but their updates wait. It has
-    the names and shapes of the module's state_dict, or of the task's ``layout()``; the model of any other task is one
-    vector, ``x``. Load it with ``safetensors.torch.load_model(model, path)``, or let ``asyncsgd export DIR model.pt
-    --best`` write a state_dict. Metadata of the file: ``metric``, ``value``, ``iteration``.
+    The loop only copies the model. Another thread writes it while updates arrive, and replaces the file as a whole. A
+    better model that comes meanwhile is written next; of several, only the best one. A checkpoint waits for the file,
+    so that after a kill it never knows of a better model than the file holds; so does the end of the run. Before a run
+    starts, `asyncsgd.train` counts four copies of the model for this. The file has the names and shapes of the module's
+    state_dict, or of the task's ``layout()``; the model of any other task is one vector, ``x``. Load it with
+    ``safetensors.torch.load_model(model, path)``, or let ``asyncsgd export DIR model.pt --best`` write a state_dict.
+    Metadata of the file: ``metric``, ``value``, ``iteration``.
 
     ``best`` and ``iteration`` are the best value so far and its iteration, ``file`` is the path. A resumed run replaces
     the file only by a better model. If the run was killed, the file may hold a model that came after the last
@@ -214,7 +221,10 @@ class SaveBest(Best):
         self.path = None if path is None else check_path(path, formats=(SAFETENSORS,))
         self.file: Path | None = self.path
         """The file that is written; known once a run has started."""
-        self._waiting: tuple[LiveView, Vector] | None = None
+        self._waiting: tuple[LiveView, Vector] | None = None  # the initial model, before the first checkpoint
+        # The thread of `_writer` owns the model that it writes. Everything else belongs to the loop's thread.
+        self._writer: BackgroundCall[Path] = BackgroundCall("asyncsgd-best-model")
+        self._next: Callable[[], Path] | None = None  # writes the model that comes after the one that is being written
 
     def __repr__(self) -> str:
         path = "" if self.path is None else f", path={str(self.path)!r}"
@@ -231,7 +241,7 @@ class SaveBest(Best):
     def on_start(self, view: LiveView) -> None:
         """Find the file; in a resumed run, take the value to beat from it."""
         super().on_start(view)
-        self.file, self._waiting = self.target(view.directory), None
+        self.file, self._waiting, self._next = self.target(view.directory), None, None
         if view.resumed_at is not None:
             self._compare_file()
 
@@ -272,8 +282,43 @@ class SaveBest(Best):
             "method": str(view.config.get("method_name", "")),
             "task": str(view.config.get("task", "")),
         }
-        with writing(self.file.parent):
-            write_model(self.file, view.task, x, facts, private=self.path is None)
+        file, task, private = self.file, view.task, self.path is None
+
+        def write() -> Path:
+            with writing(file.parent):
+                return write_model(file, task, x, facts, private=private)
+
+        self._next = write
+        self._advance()
+
+    def _advance(self, *, wait: bool = False) -> None:
+        """Start to write the next model unless one is being written; raise the error of one that was not written."""
+        self._writer.result(wait=wait)
+        if self._next is not None and not self._writer.busy:
+            write, self._next = self._next, None
+            self._writer.start(write)
+            self._writer.result(wait=wait)
+
+    @property
+    def _writing(self) -> bool:
+        return self._next is not None or self._writer.busy
+
+    def state(self) -> dict[str, Any]:
+        """Return what `Best` remembers, once the file holds that model: a checkpoint must not know of a better one."""
+        self._advance(wait=True)
+        return super().state()
+
+    def on_progress(self, view: LiveView) -> None:
+        """Continue with a model that has waited, and report an error such as a full disk."""
+        self._advance()
+
+    def on_end(self, run: TrainingRun) -> None:
+        """Wait for the file, so that a later callback can read it."""
+        self._advance(wait=True)
+
+    def close(self) -> None:
+        """Wait for the file, also if the run has failed."""
+        self._advance(wait=True)
 
 
 def check_files(callbacks: Sequence[Callback], directory: Path | None) -> None:

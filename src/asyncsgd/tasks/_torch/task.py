@@ -17,7 +17,7 @@ from asyncsgd.core.random import derive
 from asyncsgd.core.vectors import Vector
 from asyncsgd.tasks._torch.batches import Loader, Sampling, checked_batch, part_of, pieces, rows_in
 from asyncsgd.tasks._torch.data import Integers, Rows, Stream, mixed_batch
-from asyncsgd.tasks.base import check_job
+from asyncsgd.tasks.base import Copies, check_job
 
 if TYPE_CHECKING:
     from asyncsgd.tasks._torch.compute import Compute
@@ -66,6 +66,9 @@ class TorchTask:
 
     See docs/guides/torch.md for what is trained, and on what data.
     """
+
+    copies = Copies(server=2, shared=2, worker=1)
+    """The given module and the model of evaluations; its pickle and the module; x, if it cannot be used in place."""
 
     def __init__(self, module: Any, objective: Objective, data: Data, sampling: Sampling, compute: Compute) -> None:
         from asyncsgd.tasks._torch.checks import copied
