@@ -135,6 +135,7 @@ def task(megabytes: float = 1.0, seed: int = 0, size: Size = USUAL) -> asgd.task
         batch_size=size.rows,
         accumulate=size.accumulate,
         sampling="epochs",
+        sampling_seed=seed,
         test=Text(text[cut:], size.length),
         derived={"perplexity": lambda m: math.exp(m["loss"])},
     )

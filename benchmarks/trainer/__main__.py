@@ -22,7 +22,8 @@ PARTS = {
     "optimizers": optimizers.part,
     "memory": memory.part,
     "fashion": fashion.part,
-    "language": language.part,
+    "tokens": language.speeds,
+    "language": language.losses,
 }
 
 

@@ -1,51 +1,82 @@
 """The language model of examples/language_model.py: loss after equal tokens, and tokens per second.
 
-The synchronous loop is what a PyTorch user writes: one process with all cores, the same rows in the same order, AdamW
-with the same schedule, weight decay and clipping. Tokens per second are compared with the same worker processes that
-compute gradients at a model that never changes, without a server.
+**Loss.** The synchronous loop is what a PyTorch user writes: the same rows in the same order, AdamW with the same
+schedule, weight decay and clipping. The asynchronous run is simulated with two equal workers, so every update but the
+first is late by exactly one. It computes the same numbers as a real run with this order of arrivals. Each of three
+seeds has its own initial model and its own order of rows. The loop comes twice: with the mini-batch of one worker and
+as many updates, and with the mini-batches of both workers in one step, as DistributedDataParallel would have it. All
+are tuned with the same peaks of the step size.
+
+**Speed.** Tokens per second of `asgd.train` with two worker processes and the script's own mini-batches, over those of
+the same worker processes that compute gradients at a model that never changes, without a server.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-WORKERS, ROWS = 2, 32
-ITERATIONS, WARMUP, PEAK, DECAY = 400, 50, 1e-3, 0.1
+WORKERS = 2
+ROWS, ITERATIONS = 4, 2800
+"""Rows of a mini-batch, and number of updates, of the part about the loss: one and a half passes over the text."""
+SPEED_ROWS, SPEED_ITERATIONS = 32, 100
+"""The same for the speed: the script's own mini-batch."""
+PEAKS, DECAY, BETAS = (5e-4, 1e-3, 2e-3), 0.1, (0.9, 0.95)
 EXCLUDED = ("bias", "norm", "embed")
 SEEDS = (0, 1, 2)
 WANTED_LOSS, WANTED_SPEED = 1.02, 0.9
 
 
-def method():
+def method(peak: float, iterations: int):
     import asyncsgd as asgd
 
-    peak = asgd.schedules.cosine(PEAK, warmup=WARMUP)
-    optimizer = asgd.optimizers.adamw(weight_decay=DECAY, exclude=EXCLUDED)
-    return asgd.delay_adaptive(peak).clipped(1.0).using(optimizer=optimizer)
+    schedule = asgd.schedules.cosine(peak, warmup=iterations // 8)
+    optimizer = asgd.optimizers.adamw(*BETAS, weight_decay=DECAY, exclude=EXCLUDED)
+    return asgd.delay_adaptive(schedule).clipped(1.0).using(optimizer=optimizer)
 
 
-def asynchronous(seed: int, iterations: int) -> tuple[float, float]:
-    """Return (loss on held-out text, tokens per second) of `asgd.train` as a user calls it."""
+def small_batches(seed: int):
+    from examples import language_model as example
+
+    return example.task(seed=seed, size=example.USUAL._replace(rows=ROWS, accumulate=1))
+
+
+def speed(iterations: int) -> float:
+    """Return the tokens per second of `asgd.train` as a user calls it."""
     import asyncsgd as asgd
     from examples import language_model as example
 
     engine = asgd.engines.processes(WORKERS, threads=1)
-    task = example.task(seed=seed)
-    run = asgd.train(task, method(), engine, iterations=iterations, every=iterations, seed=seed, progress=False)
+    chosen = method(PEAKS[0], iterations)
+    run = asgd.train(example.task(), chosen, engine, iterations=iterations, every=iterations, progress=False)
     warm = iterations // 5
     passed = float(run.trace.time[-1] - run.trace.time[warm])
-    return float(run.metrics["loss"][-1]), (iterations - 1 - warm) * ROWS * example.LENGTH / passed
+    return (iterations - 1 - warm) * SPEED_ROWS * example.LENGTH / passed
 
 
-def synchronous(seed: int, iterations: int) -> float:
+def asynchronous(seed: int, peak: float, iterations: int) -> float:
+    """Return the loss on held-out text of two equal workers."""
+    import torch
+
+    import asyncsgd as asgd
+
+    torch.set_num_threads(1)
+    speeds = asgd.durations.fixed([1.0] * WORKERS)
+    chosen = method(peak, iterations)
+    run = asgd.simulate(small_batches(seed), chosen, speeds, iterations=iterations, every=iterations, seed=seed)
+    return float(run.metrics["loss"][-1])
+
+
+def synchronous(seed: int, peak: float, iterations: int, workers: int = 1) -> float:
     """Return the loss on held-out text of a plain PyTorch loop with the same number of tokens."""
     import torch
 
@@ -53,20 +84,22 @@ def synchronous(seed: int, iterations: int) -> float:
     from asyncsgd.tasks.epochs import rows_of_batch
     from examples import language_model as example
 
-    task = example.task(seed=seed)
+    torch.set_num_threads(1)
+    rows, iterations = workers * ROWS, iterations // workers
+    task = small_batches(seed)
     model = task.module(task.initial()).train()
     plain = [p for name, p in model.named_parameters() if any(word in name for word in EXCLUDED)]
     others = [p for name, p in model.named_parameters() if not any(word in name for word in EXCLUDED)]
     groups = [{"params": plain, "weight_decay": 0.0}, {"params": others, "weight_decay": DECAY}]
-    optimizer = torch.optim.AdamW(groups, lr=PEAK)
-    schedule = asgd.schedules.cosine(PEAK, warmup=WARMUP, total=iterations)
+    optimizer = torch.optim.AdamW(groups, lr=peak, betas=BETAS)
+    schedule = asgd.schedules.cosine(peak, warmup=iterations // 8, total=iterations)
     text = example.sources(1_000_000)
     data = example.Text(text[: len(text) * 19 // 20])
     for step in range(iterations):
         for group in optimizer.param_groups:
             group["lr"] = schedule.value(step)
-        rows = rows_of_batch(step, ROWS, len(data), 0)
-        batch = torch.utils.data.default_collate([data[int(row)] for row in rows])
+        places = rows_of_batch(step, rows, len(data), seed)
+        batch = torch.utils.data.default_collate([data[int(place)] for place in places])
         optimizer.zero_grad()
         model(batch["tokens"], labels=batch["labels"]).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -90,7 +123,7 @@ def _alone(worker: int, jobs: int, barrier, results) -> None:
     begin = time.perf_counter()
     for job in range(jobs):
         task.update_into(x, worker, job, out, job)
-    results.put(jobs * ROWS * example.LENGTH / (time.perf_counter() - begin))
+    results.put(jobs * SPEED_ROWS * example.LENGTH / (time.perf_counter() - begin))
 
 
 def without_server(jobs: int) -> float:
@@ -106,26 +139,53 @@ def without_server(jobs: int) -> float:
     return total
 
 
-def part(options) -> dict:
-    """Measure both, and return the figures."""
+KINDS = {
+    "asynchronous": asynchronous,
+    "synchronous": synchronous,
+    "synchronous, both workers": partial(synchronous, workers=WORKERS),
+}
+
+
+def _loss(job: tuple[str, int, float, int]) -> float:
+    kind, *arguments = job
+    found = KINDS[kind](*arguments)
+    print(f"   {kind}, seed {arguments[0]}, peak {arguments[1]:g}: loss {found:.4f}", flush=True)
+    return found
+
+
+def losses(options) -> dict:
+    """Tune all with the first seed, and compare them at their best with all seeds."""
     iterations = options.iterations or ITERATIONS
-    rows, speeds = [], []
-    for seed in SEEDS:
-        bare = without_server(iterations // 10)
-        loss, speed = asynchronous(seed, iterations)
-        plain = synchronous(seed, iterations)
-        speeds.append(speed / ((bare + without_server(iterations // 10)) / 2))
-        rows.append((loss, plain))
-        print(f"   seed {seed}: loss {loss:.4f}, synchronous {plain:.4f}, speed {speeds[-1]:.3f}", flush=True)
-    losses = [statistics.mean(column) for column in zip(*rows, strict=True)]
-    figures = {
+    tried = [(kind, SEEDS[0], peak, iterations) for peak in PEAKS for kind in KINDS]
+    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+        tuning = dict(zip(tried, pool.map(_loss, tried, chunksize=1), strict=True))
+        best = {kind: min((job for job in tried if job[0] == kind), key=tuning.__getitem__)[2] for kind in KINDS}
+        wanted = [(kind, seed, best[kind], iterations) for seed in SEEDS for kind in KINDS]
+        left = [job for job in wanted if job not in tuning]
+        found = tuning | dict(zip(left, pool.map(_loss, left, chunksize=1), strict=True))
+    columns = {kind: [found[kind, seed, best[kind], iterations] for seed in SEEDS] for kind in KINDS}
+    means = {kind: statistics.mean(values) for kind, values in columns.items()}
+    return {
         "iterations": iterations,
-        "loss_over_synchronous": round(losses[0] / losses[1], 4),
-        "losses": [[round(value, 4) for value in row] for row in rows],
+        "rows": ROWS,
+        "peaks": best,
+        "tuning": {kind: {f"{job[2]:g}": round(tuning[job], 4) for job in tried if job[0] == kind} for kind in KINDS},
+        "losses": {kind: [round(value, 4) for value in values] for kind, values in columns.items()},
+        "loss_over": {kind: round(means["asynchronous"] / mean, 4) for kind, mean in means.items()},
         "wanted_loss": WANTED_LOSS,
-        "tokens_per_second_over_no_server": round(statistics.median(speeds), 3),
-        "speeds": [round(value, 3) for value in speeds],
+    }
+
+
+def speeds(options) -> dict:
+    """Measure tokens per second in turns."""
+    ratios = []
+    for _ in range(min(options.rounds, 5)):
+        before = without_server(SPEED_ITERATIONS // 5)
+        here = speed(SPEED_ITERATIONS)
+        ratios.append(here / ((before + without_server(SPEED_ITERATIONS // 5)) / 2))
+        print(f"   tokens per second over those without a server: {ratios[-1]:.3f}", flush=True)
+    return {
+        "tokens_per_second_over_no_server": round(statistics.median(ratios), 3),
+        "speeds": [round(value, 3) for value in ratios],
         "wanted_speed": WANTED_SPEED,
     }
-    print(f"   {figures}", flush=True)
-    return figures
