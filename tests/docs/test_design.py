@@ -96,6 +96,7 @@ class Profile(asgd.Callback):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_one_update_runs_the_files_of_the_walk_and_the_helpers(tmp_path: Path) -> None:
     profile = Profile()
     task, method = asgd.tasks.quadratic(workers=2), asgd.delay_adaptive(0.01)

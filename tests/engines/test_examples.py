@@ -52,6 +52,7 @@ def test_most_tasks_do_not_count(task: Any) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_trace_of_a_run(tmp_path: Path) -> None:
     engine = asgd.engines.processes(3)
     options: dict[str, Any] = {"engine": engine, "iterations": 40, "directory": tmp_path / "run", "progress": False}
@@ -70,6 +71,7 @@ class AllCounting(Bowl):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("task", [AllCounting(), Counting()])
+@pytest.mark.slow
 def test_examples_per_second_are_shown_if_every_job_counted_them(task: Any) -> None:
     method, engine = asgd.minibatch_sgd(0.01).local(3, 0.1), asgd.engines.processes(3)  # every worker takes part
     run = asgd.train(task, method, engine=engine, iterations=30, progress=False)

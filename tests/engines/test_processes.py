@@ -223,6 +223,7 @@ def shortest(task: Any, engine: Engine) -> list[float]:
     return [float(run.trace.duration[run.trace.worker == worker].min()) for worker in range(2)]
 
 
+@pytest.mark.slow
 def test_pretended_min_seconds() -> None:
     """A worker that is ten times slower takes at least three times as long on any machine."""
     fast, slow = shortest(Bowl(), processes(2, min_seconds=[0.01, 0.1]))

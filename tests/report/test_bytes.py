@@ -42,6 +42,7 @@ def test_a_trace_alone_does_not_know_its_bytes() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_real_run_and_its_directory_agree(tmp_path: Path) -> None:
     task = asgd.tasks.quadratic(workers=2, dim=300)
     options = {"iterations": 30, "directory": tmp_path / "run", "progress": False}

@@ -176,6 +176,7 @@ def test_options_that_cannot_work(make: Any, words: str) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_without_an_engine_there_are_processes() -> None:
     run = asgd.train(asgd.tasks.quadratic(workers=64), asgd.async_sgd(0.05), iterations=20, progress=False)
     assert run.config["engine"]["engine"] == "processes"

@@ -91,6 +91,7 @@ def test_a_torch_model(tmp_path: Path, inner: str) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_look_at_a_rejected_job_of_a_worker_that_keeps_state(tmp_path: Path) -> None:
     """It waited behind jobs that arrived after it was assigned: the state is theirs, the model an older one."""
     dispatch = asgd.federated_async_sgd(1.0, concurrency=8)

@@ -141,6 +141,7 @@ def test_local_steps_of_a_torch_task_train_and_replay(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_every_part_has_its_option(tmp_path: Path) -> None:
     parts = {"stepsize": 0.05, "clip": 1.0, "noise": 0.1, "momentum": 0.5, "local_steps": 2, "local_stepsize": 0.1}
     train(tmp_path / "run", *words({**parts, "scaled": "true"}))

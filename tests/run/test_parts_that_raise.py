@@ -269,6 +269,7 @@ def test_the_average_of_the_models_is_that_of_the_checkpoint(tmp_path: Path, kin
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_a_code_that_raises_is_the_workers_fault(tmp_path: Path) -> None:
     flag = tmp_path / "raise"
     used = asgd.async_sgd(0.05).compressed(RudeCode(flag=str(flag)))
