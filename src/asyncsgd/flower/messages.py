@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asyncsgd.compiled.kernels import CompiledKernels
 from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
-from asyncsgd.core.vectors import Vector, norm
+from asyncsgd.core.vectors import Vector
 from asyncsgd.flower.arrays import Arrays
 from asyncsgd.flower.client_work import STEPS
 from asyncsgd.flower.clients import WorkerHandle
@@ -178,6 +179,8 @@ class MessageWriter:
         self._records: OrderedDict[tuple[int, int], Any] = OrderedDict()  # (version, slot) -> ArrayRecord
         self._last_config: tuple[Any, Any] | None = None  # what the newest ConfigRecord depends on, and the record
         self._kinds = import_module("flwr.app")
+        self._norm = CompiledKernels(threads=1).norm  # of one thread, so that several messages may use it at once
+        self._norm(like[:1])  # load it here: a message must not wait for the compiler
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
@@ -202,7 +205,7 @@ class MessageWriter:
         def read(content: Any) -> tuple[Vector, Arrays, Told]:
             found = self._read(content, point, message)
             if self._rules.max_norm == "auto":
-                message.length = norm(found[0])  # the pool compares it with the bound, in the order of arrivals
+                message.length = self._norm(found[0])  # the pool compares it with the bound, in the order of arrivals
             return found
 
         message = ClientMessage(
@@ -248,13 +251,13 @@ class MessageWriter:
         except NotFinite as error:
             raise BadReply("the arrays hold NaN or infinity") from error
         if self._bound is not None:
-            self._check_length(norm(update), "the update")
+            self._check_length(self._norm(update), "the update")
         carried = self._layout.keep(arrays)
         if self._bound is not None:
             for part in self._layout.carried:
                 if part.rule == "statistic":
                     moved = carried[part.name].astype(np.float64) - self._memory.carried[part.name]
-                    self._check_length(norm(moved.reshape(-1)), f"the change of {part.name!r}")
+                    self._check_length(self._norm(moved.reshape(-1)), f"the change of {part.name!r}")
         self._memory.keep(job, update)
         message.records = lambda: others(content, name)
         told = hear(records, self._rules.weighted_by, reported)
