@@ -1,10 +1,10 @@
-"""Predict the time per update of 1,000 clients in Flower's simulation from a pilot run with 80 of them.
+"""Predict the time per update of 1,000 clients in Flower's simulation from a pilot run with 250 of them.
 
 Clients only sleep, each for a time of its own. Flower's simulation engine has as many Ray actors as jobs are in flight,
 so no job waits for an actor. What Flower itself takes per message is part of the pilot's durations: pilot and run have
 the same number of jobs in flight, so they load the machine alike.
 
-The 80 clients of the pilot are a sample: their mean differs from that of all clients by 5 % (one standard deviation).
+The 250 clients of the pilot are a sample: their mean differs from that of all clients by 3 % (one standard deviation).
 So we also predict with the seconds that each of the 1,000 clients sleeps, plus what Flower took in the pilot.
 """
 
@@ -20,9 +20,9 @@ import numpy as np
 
 import asyncsgd as asgd
 
-CLIENTS, PILOT = 1000, 80
+CLIENTS, PILOT = 1000, 250
 AT_ONCE = 8
-UPDATES, PILOT_UPDATES = 1000, 400
+UPDATES, PILOT_UPDATES = 1000, 750
 SECONDS, SPREAD = 0.3, 0.4
 """The median of the clients' seconds per job, and the standard deviation of their logarithm."""
 GOAL = 0.15

@@ -10,12 +10,15 @@ from uuid import uuid4
 from bench_app.contestants import CLIENTS
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import InMemoryGrid
 
 
-class InstantGrid(Grid):
-    """A grid whose clients have their reply ready: always the same arrays, serialized once beforehand."""
+class InstantGrid(InMemoryGrid):
+    """A grid in this process, as that of Flower's simulation, whose clients have their reply ready.
+
+    It is always the same arrays, serialized once beforehand.
+    """
 
     def __init__(self, reply: ArrayRecord) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -14,7 +14,18 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from flower.fake import Client, FakeGrid
 from flwr.app import Message, MetricRecord, RecordDict
 
-from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, NotBuilt, Outcome, Refused, RunEnded, Sender
+from asyncsgd.flower.sender import (
+    ClientMessage,
+    DirectSender,
+    ErrorReply,
+    Good,
+    NotBuilt,
+    Outcome,
+    Refused,
+    RunEnded,
+    Sender,
+    sender_for,
+)
 
 GUARD = 60.0
 """Seconds after which a test fails that waits for a thread."""
@@ -155,3 +166,116 @@ def test_an_exception_in_one_message_leaves_the_thread_for_the_next(made: list[T
     here.send()
     assert isinstance(here.outcome(), Good)
     assert len(set(here.seen)) == 1
+
+
+# ---------------------------------------------------------------------------------------------- without threads
+
+
+class Direct:
+    """A sender without threads, and its clients."""
+
+    def __init__(self, *answers: Client) -> None:
+        self.grid = FakeGrid(list(answers))
+        self.pulls: list[int] = []
+        pull = self.grid.pull_messages
+
+        def pulled(names: Any) -> Any:
+            names = list(names)
+            self.pulls.append(len(names))
+            return pull(names)
+
+        self.grid.pull_messages = pulled  # type: ignore[method-assign]
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.sender = DirectSender(self.grid, self.inbox)
+        self.nodes = list(self.grid.clients)
+
+    def send(self, client: int, number: int, **changes: Any) -> None:
+        given = {"content": RecordDict, "read": lambda content: content["metrics"]["number"], **changes}
+        node = self.nodes[client]
+        self.sender.send(ClientMessage(client, node, "train", f"job-{number}", timeout=GUARD, number=number, **given))
+
+    def exchange(self) -> dict[int, Outcome]:
+        self.send(0, 0)
+        return self.outcomes(1)
+
+    def outcomes(self, count: int) -> dict[int, Outcome]:
+        found = (self.sender.next(GUARD) for _ in range(count))
+        return {message.number: outcome for message, outcome in found}
+
+
+def test_all_replies_come_in_one_call_of_the_polling_thread() -> None:
+    here = Direct(answer, answer, answer)
+    before = threading.active_count()
+    for number in range(3):
+        here.send(number, number)
+    assert {number: found.value for number, found in here.outcomes(3).items()} == {0: 7, 1: 7, 2: 7}  # type: ignore[union-attr]
+    assert here.pulls[0] == 3
+    assert threading.active_count() == before
+    assert not here.grid.wrong
+
+
+def test_a_reply_that_cannot_be_used_does_not_hide_the_others() -> None:
+    here = Direct(answer, answer)
+    here.send(0, 0, read=lambda content: content["nothing"])
+    here.send(1, 1)
+    here.send(0, 2, content=lambda: 1 / 0)
+    found = here.outcomes(3)
+    assert [type(found[number]) for number in range(3)] == [Refused, Good, NotBuilt]
+
+
+def test_what_waits_for_no_reply_is_empty_after_its_time() -> None:
+    here = Direct(answer)
+    with pytest.raises(Empty):
+        here.sender.next(0.0)
+    held = Direct(lambda message: None)  # a client that never answers
+    held.send(0, 0)
+    with pytest.raises(Empty):
+        held.sender.next(0.0)
+    held.inbox.put("something else")
+    assert held.sender.next(GUARD) == "something else"
+
+
+@pytest.mark.parametrize("at", ["push_messages", "pull_messages"])
+def test_the_end_of_flowers_run_is_an_outcome_and_an_interrupt_is_not(at: str) -> None:
+    class RunNotRunning(BaseException):
+        pass
+
+    for error in (RunNotRunning, KeyboardInterrupt):
+        here = Direct(answer)
+
+        def refuse(names: Any, error: type[BaseException] = error) -> Any:
+            raise error("stopped")
+
+        setattr(here.grid, at, refuse)
+        if error is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                here.exchange()
+        else:
+            assert here.exchange() == {0: RunEnded("RunNotRunning: stopped")}
+
+
+def test_one_reply_that_raises_is_refused_alone() -> None:
+    here = Direct(answer, answer)
+    here.send(0, 0)
+    here.send(1, 1)
+    [bad, _] = here.sender._sent
+    pull = here.grid.pull_messages
+
+    def broken(names: Any) -> Any:
+        names = list(names)
+        if bad in names:
+            raise ValueError("not a message")
+        return pull(names)
+
+    here.grid.pull_messages = broken  # type: ignore[method-assign]
+    found = here.outcomes(2)
+    assert found[0] == Refused("the reply cannot be read (ValueError: not a message)")
+    assert isinstance(found[1], Good)
+
+
+def test_flowers_simulation_needs_no_threads() -> None:
+    class InMemoryGrid(FakeGrid):
+        pass
+
+    assert isinstance(sender_for(InMemoryGrid([answer]), SimpleQueue()), DirectSender)
+    assert type(sender_for(FakeGrid([answer]), SimpleQueue())) is Sender

@@ -44,7 +44,7 @@ class World:
         for module in (pool, clients):
             monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(pool, "SimpleQueue", lambda: self)
-        monkeypatch.setattr(pool, "Sender", lambda grid, inbox: VirtualSender(grid, self))
+        monkeypatch.setattr(pool, "sender_for", lambda grid, inbox: VirtualSender(grid, self))
         monkeypatch.setattr(pool, "PresenceWatcher", lambda grid, inbox: VirtualPresence(grid, self))
 
     # ------------------------------------------------------------------------------------------ the pool's inbox

@@ -35,11 +35,6 @@ from asyncsgd.trace.labels import CLIENT, SIMULATED
 FILE = "clients.json"
 
 
-def is_simulated(grid: Any) -> bool:
-    """Return whether a grid is that of Flower's simulation engine."""
-    return type(grid).__name__ == "InMemoryGrid"
-
-
 class ClientNumbers:
     """Worker numbers 0, 1, ... for Flower's 64-bit node ids, in the order in which nodes were first seen.
 

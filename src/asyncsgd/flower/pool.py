@@ -3,7 +3,7 @@
 Threads: the polling thread (the training loop) owns all state of the pool. Every other thread only puts an item into
 the inbox, a thread-safe queue, and the polling thread handles it in its next poll:
 
-- one thread per message in flight sends it and waits for the reply (`sender`),
+- one thread per message in flight sends it and waits for the reply (`sender`), except in Flower's simulation,
 - one thread asks for the connected nodes again and again (`presence`),
 - the thread that evaluates calls `measured`, and any thread or signal handler may call `stop`.
 
@@ -36,14 +36,13 @@ from asyncsgd.flower.clients import (
     Reminder,
     WorkerHandle,
     bias,
-    is_simulated,
 )
 from asyncsgd.flower.legacy import Formats
 from asyncsgd.flower.messages import MessageWriter, Told
 from asyncsgd.flower.outcomes import failure
 from asyncsgd.flower.reply_checks import ReplyChecks
 from asyncsgd.flower.rounds import RoundLog
-from asyncsgd.flower.sender import EXPIRED, OFFLINE, ClientMessage, ErrorReply, Fatal, Good, Outcome, RunEnded, Sender
+from asyncsgd.flower.sender import ClientMessage, ErrorReply, Fatal, Good, Outcome, RunEnded, is_simulated, sender_for
 from asyncsgd.flower.task import Memory
 from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.trace import Trace
@@ -65,7 +64,7 @@ class FlowerPool(WorkerPool):
         self._engine, self._rules = engine, engine.clients
         self.dtype = x.dtype
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._sender = Sender(engine.grid, self._inbox)
+        self._sender = sender_for(engine.grid, self._inbox)
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
@@ -148,7 +147,7 @@ class FlowerPool(WorkerPool):
 
     def _drain(self, timeout: float) -> None:
         try:
-            self._take(self._inbox.get(timeout=timeout))
+            self._take(self._sender.next(timeout))
             while True:
                 self._take(self._inbox.get_nowait())
         except Empty:
@@ -253,11 +252,11 @@ class FlowerPool(WorkerPool):
         else:
             self._live.pop(message.number, None)
             self._trained(handle, message, outcome)
-        if was_current and isinstance(outcome, ErrorReply) and outcome.code == OFFLINE:
+        if was_current and isinstance(outcome, ErrorReply) and outcome.offline:
             self._lose(handle)
             handle.doubtful = True
         elif was_silent:
-            if isinstance(outcome, ErrorReply) and outcome.code in EXPIRED:
+            if isinstance(outcome, ErrorReply) and outcome.expired:
                 self._failed(handle, "it did not answer")
             self._join()
         self._send(handle)
@@ -279,7 +278,7 @@ class FlowerPool(WorkerPool):
             return
         undecoded = self._engine.down is not None and not handle.proven
         report, why = failure(message, outcome, handle.title, undecoded=undecoded)
-        if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.code == OFFLINE):
+        if message.wanted and not (isinstance(outcome, ErrorReply) and outcome.offline):
             if isinstance(report, Lost):
                 self._attendance.report(Note("unanswered", {"worker": worker, "job": job, "reason": why}, why))
             self._attendance.report(report)

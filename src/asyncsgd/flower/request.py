@@ -14,12 +14,13 @@ from asyncsgd.core.validate import count, integer
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.bounded_dispatch import bias_of, bounded, may_queue
 from asyncsgd.flower.client_work import for_clients
-from asyncsgd.flower.clients import connected, is_simulated
+from asyncsgd.flower.clients import connected
 from asyncsgd.flower.encoding import check_sendable
 from asyncsgd.flower.engine import Clients
 from asyncsgd.flower.messages import sendable
 from asyncsgd.flower.privacy import Accountant, Privacy, counted
 from asyncsgd.flower.round_rules import SHARE, Config, RoundRules
+from asyncsgd.flower.sender import is_simulated
 from asyncsgd.flower.task import Evaluate
 from asyncsgd.flower.weights import by_reports
 from asyncsgd.run.directory import RunDirectory

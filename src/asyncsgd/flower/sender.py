@@ -6,7 +6,8 @@ pulls until the reply is there, checks the reply, and puts one (message, outcome
 next message: a new thread for each one would cost more than a small message does. So there are as many threads as
 messages were ever in flight at once. A thread touches nothing else of the pool: the polling thread reads the inbox and
 changes all state. An exception in a thread becomes an outcome too, so that no message is lost silently, and the thread
-stays.
+stays. The grid of Flower's simulation is in this process, and its calls return at once: there the polling thread does
+all of this itself (`DirectSender`).
 
 The inbox may hold the reply of a client that has left meanwhile, or of a cancelled job. The polling thread sorts them
 out (``ClientMessage.wanted`` and ``WorkerHandle.current``).
@@ -19,7 +20,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from asyncsgd.core.errors import EngineError, NotKept, WorkerError
@@ -135,6 +137,16 @@ class ErrorReply(NoResult):
 
     code: int
 
+    @property
+    def offline(self) -> bool:
+        """Whether the SuperLink says that the client is not connected."""
+        return self.code == OFFLINE
+
+    @property
+    def expired(self) -> bool:
+        """Whether the message or its reply is gone."""
+        return self.code in EXPIRED
+
 
 class Fatal(NoResult):
     """A failure that ends the run."""
@@ -193,6 +205,10 @@ class Sender:
             thread.start()
         messages.put(message)
 
+    def next(self, timeout: float) -> Any:
+        """Return the next item of the inbox, or raise ``Empty`` after ``timeout`` seconds. For the polling thread."""
+        return self._inbox.get(timeout=timeout)
+
     def close(self, patience: float) -> None:
         """Stop pulling replies. Threads in the middle of a call get ``patience`` seconds to end.
 
@@ -222,6 +238,11 @@ class Sender:
                 return
 
     def _exchange(self, message: ClientMessage) -> Outcome | None:
+        name = self._push(message)
+        return self._await(message, name) if isinstance(name, str) else name
+
+    def _push(self, message: ClientMessage) -> str | NotBuilt | ErrorReply:
+        """Build and send a message. Return Flower's name of it, or why it has none."""
         from flwr.app import Message
 
         try:
@@ -236,8 +257,7 @@ class Sender:
             return ErrorReply(f"it could not be sent ({type(error).__name__}: {clean(error)})", UNDELIVERED)
         if len(taken) != 1 or not taken[0]:
             return ErrorReply("the SuperLink did not accept it: is the client still connected?", UNDELIVERED)
-        del outgoing
-        return self._await(message, taken[0])
+        return str(taken[0])
 
     def _await(self, message: ClientMessage, name: str) -> Outcome | None:
         fails = 0
@@ -281,3 +301,82 @@ class Sender:
         except Exception as error:  # a client's content may cause any error
             kind = "" if isinstance(error, WorkerError) else f"{type(error).__name__}: "
             return Refused(f"{kind}{clean(error)}")
+
+
+class DirectSender(Sender):
+    """Sends messages without threads, for a grid in this process, whose calls return at once: Flower's simulation.
+
+    The polling thread itself sends, and asks for all replies in one call whenever it waits for the inbox. With many
+    clients that is much less work than one thread per message, each of which asks for its own reply.
+    """
+
+    def __init__(self, grid: Any, inbox: SimpleQueue[Any]) -> None:
+        super().__init__(grid, inbox)
+        self._sent: dict[str, ClientMessage] = {}  # by Flower's name; without a reply so far
+
+    def send(self, message: ClientMessage) -> None:
+        """Send a message."""
+        message.sent_at = time.monotonic()
+        name = self._guarded(partial(self._push, message))
+        if isinstance(name, str):
+            self._sent[name] = message
+        else:
+            self._inbox.put((message, name))
+
+    def next(self, timeout: float) -> Any:
+        """Return the next item of the inbox, or raise ``Empty`` after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self._collect()
+            left = deadline - time.monotonic()
+            try:
+                return self._inbox.get(timeout=max(0.0, min(left, SOONEST) if self._sent else left))
+            except Empty:
+                if left <= SOONEST:
+                    raise
+
+    def _collect(self) -> None:
+        """Put the replies that have arrived into the inbox."""
+        if not self._sent:
+            return
+        try:
+            replies = list(self._grid.pull_messages(list(self._sent)))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # of the run's end, or of one reply, which must not hide the others
+            for name, message in list(self._sent.items()):
+                self._enter(name, self._guarded(partial(self._look, message, name)))
+            return
+        for reply in replies:
+            name = str(reply.metadata.reply_to_message_id)
+            if name in self._sent:
+                self._enter(name, self._guarded(partial(self._judge, self._sent[name], name, [reply])))
+
+    def _look(self, message: ClientMessage, name: str) -> Outcome | None:
+        try:
+            replies = list(self._grid.pull_messages([name]))
+        except Exception as error:
+            return Refused(f"the reply cannot be read ({type(error).__name__}: {clean(error)})")
+        return self._judge(message, name, replies) if replies else None
+
+    def _enter(self, name: str, outcome: Any) -> None:
+        if outcome is not None:
+            self._inbox.put((self._sent.pop(name), outcome))
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Flower raises a BaseException when the run is over
+            return RunEnded(f"{type(error).__name__}: {error}")
+
+
+def is_simulated(grid: Any) -> bool:
+    """Return whether a grid is that of Flower's simulation engine."""
+    return any(kind.__name__ == "InMemoryGrid" for kind in type(grid).__mro__)
+
+
+def sender_for(grid: Any, inbox: SimpleQueue[Any]) -> Sender:
+    """Return the sender that fits a grid."""
+    return DirectSender(grid, inbox) if is_simulated(grid) else Sender(grid, inbox)
