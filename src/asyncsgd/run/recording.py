@@ -83,8 +83,9 @@ class Recording:
         self._good = LastGood(None if files is None else files.path)
         self._start = time.monotonic()
         self.should_stop: Callable[[], bool] = lambda: False
-        self.label: Callable[[int], str] = PLAIN
         """Whether a signal has asked the run to stop."""
+        self.label: Callable[[int], str] = PLAIN
+        """How texts name a worker."""
 
     def open(self, server: Server, recorder: Recorder, seconds: float, *, resumed: bool = False) -> None:
         """Record this server from now on; ``seconds`` had passed before it was ``resumed``."""
