@@ -169,8 +169,9 @@ def _tokens(part: dict[str, Any]) -> list[str]:
 
 def _language(part: dict[str, Any]) -> list[str]:
     rows = [
-        f"The same GPT, {part['iterations']:,} mini-batches of {part['rows']} rows: held-out loss after equal tokens, with "
-        f"the best of three peaks of the step size each. Our target is {part['wanted_loss']} times a synchronous loop's.",
+        f"The same GPT, {part['iterations']:,} mini-batches of {part['rows']} rows: held-out loss after equal tokens, "
+        "with the best of three peaks of the step size each. "
+        f"Our target is {part['wanted_loss']} times a synchronous loop's.",
         "",
         "| | loss, mean over the seeds | asynchronous over it |",
         "|---|--:|--:|",
