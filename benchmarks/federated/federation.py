@@ -15,7 +15,7 @@ from compare import superlink
 import asyncsgd as asgd
 
 APP = Path(__file__).parent / "app"
-PATIENCE = 300.0
+PATIENCE = 600.0
 
 __all__ = ["Found", "flwr_run", "run", "superlink"]
 

@@ -21,7 +21,7 @@ from setting import AT_ONCE, BATCH, BUFFER, CLIENTS, HELD, LEVELS, STEPS, Settin
 SECONDS = 0.5
 """Of a job of a fast client."""
 NAMES = {"FedAvg": "flower-fedavg", "FedBuff": "fedbuff", "FedBuff, idle clients": "fedbuff-idle"}
-LIMIT = 300
+LIMIT = 600
 """Updates after which a run that did not reach the level ends."""
 
 
