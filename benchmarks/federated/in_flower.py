@@ -41,6 +41,11 @@ def reached(rows: list[dict[str, float]], target: float) -> float:
     return next(found, math.inf)
 
 
+def finite(seconds: float) -> float | None:
+    """Return a time for JSON: None if the accuracy was not reached."""
+    return round(seconds, 2) if math.isfinite(seconds) else None
+
+
 def part(options: Any) -> dict[str, Any]:
     """Run the contestants in turns, seed by seed."""
     level = f"{LEVELS[0]:.0%}"
@@ -62,11 +67,12 @@ def part(options: Any) -> dict[str, Any]:
                 config |= {"seconds": SECONDS, "factor": Setting().factor, "slow": Setting().slow}
                 rows = federation.run(home, environment, f"{method}-{seed}", actors=AT_ONCE, **config).rows
                 seconds = reached(rows, target)
-                found[name]["seconds"].append(round(seconds, 2))
-                found[name]["simulated units"].append(round(simulated, 2))
+                found[name]["seconds"].append(finite(seconds))
+                found[name]["simulated units"].append(finite(simulated))
                 print(f"   seed {seed}  {name:22} {seconds:7.1f} s, simulated {simulated * SECONDS:7.1f} s", flush=True)
     base = found["FedAvg"]["seconds"]
     for name, row in found.items():
-        row["times as soon as FedAvg"] = [round(a / b, 3) for a, b in zip(base, row["seconds"], strict=True)]
+        pairs = zip(base, row["seconds"], strict=True)
+        row["times as soon as FedAvg"] = [round(a / b, 3) if a and b else 0.0 for a, b in pairs]
         print(f"   {name:22} {statistics.median(row['times as soon as FedAvg']):.2f} times as soon as FedAvg")
     return {"seconds of a fast job": SECONDS, "level": LEVELS[0], "contestants": found}
