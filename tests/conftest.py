@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
@@ -33,6 +34,15 @@ def _quick_evaluations_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     Tests of evaluations that take long set it back to 0.
     """
     monkeypatch.setattr("asyncsgd.run.evaluator.QUICK", 60.0)
+
+
+@pytest.fixture(autouse=True)
+def _ray_may_start_slowly(request: pytest.FixtureRequest) -> None:
+    """Let tests that start Ray pass on a busy machine."""
+    if request.node.get_closest_marker("ray") is not None and find_spec("ray") is not None:
+        from engines.ray_nodes import be_patient
+
+        be_patient()
 
 
 @pytest.fixture(autouse=True)

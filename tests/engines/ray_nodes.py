@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from asyncsgd.engines._ray.cluster import LOOPBACK, _settings, loopback
 
 STORE = 200 * 1024**2
+
+
+def be_patient() -> None:
+    """Let a node of Ray start however busy the machine is: Ray itself gives up after 30 s, here after 300 s."""
+    with _settings():  # Ray reads them when it is imported
+        node: Any = import_module("ray._private.node")
+    node.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() / 10)
 
 
 class Nodes:
@@ -49,6 +59,7 @@ class Nodes:
 @contextmanager
 def ray_nodes() -> Iterator[Nodes]:
     """Started and connected to; gone afterwards."""
+    be_patient()
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short name, as sockets lie deep in it
     before = dict(os.environ)
     with ExitStack() as afterwards:
