@@ -94,7 +94,7 @@ def check(directory: Path, reached: list[int]) -> None:
     """The run stood at these iterations after each part of it, and is one run to its last bit."""
     assert 5 <= reached[0] <= reached[1] < reached[2]
     resumed = [row["iteration"] for row in journal(directory) if row["event"] == "resumed"]
-    # If no further checkpoint was written before the second kill, the first resume is cut off with all that followed it.
+    # If no checkpoint was written between the two kills, the first resume is cut off with all that followed it.
     assert resumed == list(dict.fromkeys(reached[:2]))
     # Everything continued where the last checkpoint stood: epochs, the schedule, the callbacks.
     run = TrainingRun.read(directory)
