@@ -60,6 +60,13 @@ def test_a_mistyped_option_is_guessed() -> None:
         asgd.async_sgd(0.1, concurency=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(("given", "shown"), [("AdamW", "'AdamW'"), (3, "'int'"), (object(), "'object'")])
+def test_an_optimizer_of_another_library_is_refused_with_the_way_that_works(given, shown):
+    words = rf"optimizer = {shown} is not an optimizer of the server; pass .*asgd\.optimizers\.torch\(\"AdamW\"\)"
+    with pytest.raises(BadParameter, match=words):
+        asgd.async_sgd(0.1).using(optimizer=given)
+
+
 def test_recipes_remain_what_they_were() -> None:
     for name, recipe in RECIPES.items():
         assert recipe.__name__ == name

@@ -96,6 +96,11 @@ class Method:
         for part, value in parts.items():
             if part not in known:
                 raise BadParameter(part, value, "is not a part of a method", instead(part, value, known))
+        optimizer = parts.get("optimizer", self.optimizer)
+        if not isinstance(optimizer, Optimizer):
+            fix = 'pass asgd.optimizers.adamw(), or one of PyTorch\'s as asgd.optimizers.torch("AdamW")'
+            shown = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
+            raise BadParameter("optimizer", shown, "is not an optimizer of the server", fix)
         return replace(self, **parts)
 
     @recipe
