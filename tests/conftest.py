@@ -37,12 +37,12 @@ def _quick_evaluations_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ray_may_start_slowly(request: pytest.FixtureRequest) -> None:
+def _ray_may_start_slowly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tests that start Ray pass on a busy machine."""
     if request.node.get_closest_marker("ray") is not None and find_spec("ray") is not None:
         from engines.ray_nodes import be_patient
 
-        be_patient()
+        be_patient(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,43 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from asyncsgd.engines._ray.cluster import LOOPBACK, _settings, loopback
 
 STORE = 200 * 1024**2
 
+SLOW = {
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_health_check_initial_delay_ms": "60000",
+    "RAY_health_check_timeout_ms": "60000",
+    "RAY_py_gcs_connect_timeout_s": "300",
+    "RAY_gcs_rpc_server_connect_timeout_s": "300",
+}
+"""Settings for Ray's processes: one that is slow to start or to answer is not taken for dead. One that is gone is, at
+once, because its connection is closed."""
 
-def be_patient() -> None:
-    """Let a node of Ray start however busy the machine is: Ray itself gives up after 30 s, here after 300 s."""
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test pass however slowly Ray starts: its nodes, its processes, and the workers of our engine."""
+    from asyncsgd.engines._ray import Ray
+
+    nodes_may_start_slowly()
+    for name, value in SLOW.items():
+        monkeypatch.setenv(name, value)
+    start = Ray.start
+
+    def patient(engine: Ray, *arguments: Any) -> Any:
+        if engine.start_timeout == type(engine).start_timeout:  # the default
+            object.__setattr__(engine, "start_timeout", 600.0)
+        return start(engine, *arguments)
+
+    monkeypatch.setattr(Ray, "start", patient)
+
+
+def nodes_may_start_slowly() -> None:
+    """Ray itself gives up after 30 s, here after 300 s."""
     with _settings():  # Ray reads them when it is imported
         node: Any = import_module("ray._private.node")
     node.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() / 10)
@@ -59,12 +89,13 @@ class Nodes:
 @contextmanager
 def ray_nodes() -> Iterator[Nodes]:
     """Started and connected to; gone afterwards."""
-    be_patient()
+    nodes_may_start_slowly()
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # a short name, as sockets lie deep in it
     before = dict(os.environ)
     with ExitStack() as afterwards:
         afterwards.callback(_forget, folder, before)
         os.environ["RAY_TMPDIR"] = folder  # where "auto" finds its address: not that of the user's own cluster
+        os.environ.update(SLOW)
         (Path(folder) / "ray").mkdir()
         with _settings(), loopback(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

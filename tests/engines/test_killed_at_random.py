@@ -53,7 +53,10 @@ def small():
 
 directory, address = sys.argv[1:]
 delays = {{"min_seconds": [0.02, 0.05]}}
-engine = asgd.engines.ray(2, address=address, **delays) if address else asgd.engines.processes(2, threads=1, **delays)
+if address:
+    engine = asgd.engines.ray(2, address=address, start_timeout=600.0, **delays)
+else:
+    engine = asgd.engines.processes(2, threads=1, **delays)
 asgd.train(
     small(),
     method(5),

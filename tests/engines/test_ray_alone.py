@@ -42,7 +42,7 @@ class Tell(Callback):
         print(node.get_session_dir_path(), repr(node.webui_url))
         Path("gate").read_text("utf-8")
 
-run = asgd.train(Bowl(), asgd.async_sgd(0.01), engine=asgd.engines.ray(2), iterations=60, every=60,
+run = asgd.train(Bowl(), asgd.async_sgd(0.01), engine=asgd.engines.ray(2, start_timeout=600.0), iterations=60, every=60,
                  directory="run", callbacks=[Tell()], progress=False)
 print("done", run.trace.iterations)
 """

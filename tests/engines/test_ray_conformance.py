@@ -32,7 +32,7 @@ def check(scenario: str, shared_memory: bool = True) -> None:
     def engine(*arguments: Any, **more: Any) -> Any:
         return replace(asgd.engines.ray(*arguments, **more), shared_memory=shared_memory)
 
-    check_engine(engine, abilities=ABILITIES, only=scenario)
+    check_engine(engine, abilities=ABILITIES, only=scenario, patience=300.0)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ class Die(asgd.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 directory, address, event, at = sys.argv[1:]
-engine = asgd.engines.ray(2, address=address) if address else asgd.engines.processes(2, threads=1)
+engine = asgd.engines.ray(2, address=address, start_timeout=600.0) if address else asgd.engines.processes(2, threads=1)
 asgd.train(
     small(),
     method({WARMUP}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +48,34 @@ def broken(message: Message) -> RecordDict:
     return RecordDict({"arrays": record(wrong=np.zeros(2)), "metrics": MetricRecord({"num-examples": 1})})
 
 
-def heavy(message: Message) -> RecordDict:
-    """Trains like the others, with four times as many examples, so that its share of the step is the largest."""
-    content: RecordDict = towards(3.0)(message)
-    content["metrics"]["num-examples"] = 40
-    return content
+def in_turn() -> tuple[Client, Client]:
+    """Two clients that answer in turn, however the machine schedules threads; the second one first.
+
+    It has four times as many examples, so that its share of the step is the largest.
+    """
+    lock, turn = threading.Lock(), 1
+
+    def answer(message: Message, number: int, client: Client, examples: int) -> RecordDict | None:
+        nonlocal turn
+        with lock:
+            if message.metadata.message_type == "train":
+                if turn != number:
+                    return None
+                turn = 1 - turn
+        content: RecordDict = client(message)
+        content["metrics"]["num-examples"] = examples
+        return content
+
+    light = partial(answer, number=0, client=towards(1.0), examples=10)
+    return light, partial(answer, number=1, client=towards(3.0), examples=40)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run with a client whose replies are refused, and its ids."""
     folder = tmp_path_factory.mktemp("names") / "run"
-    grid = grid_of(towards(1.0), broken, heavy)
+    light, heavy = in_turn()
+    grid = grid_of(light, broken, heavy)
     strategy = AsyncStrategy(
         asgd.async_sgd(0.1),
         directory=folder,

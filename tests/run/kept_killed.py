@@ -34,7 +34,9 @@ class KillAt(asgd.Callback):
 
 
 def train(directory: Path, method: str, address: str, iterations: int, kill_at: int) -> None:
-    engine: Any = asgd.engines.processes(2) if address == "processes" else asgd.engines.ray(2, address=address)
+    engine: Any = asgd.engines.processes(2)
+    if address != "processes":
+        engine = asgd.engines.ray(2, address=address, start_timeout=600.0)
     task = FaultyTask(Bowl(300, np.float32), AtJobs(FAULTS, step=1), directory.parent)
     with task.armed():
         asgd.train(
