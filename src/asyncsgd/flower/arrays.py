@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
+from asyncsgd.flower.npy_bytes import npy_bytes
 
 Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")
@@ -269,26 +270,6 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *,
     if inner != claims[0] or not _same(found, kind.newbyteorder("=")) or len(data) != start + size:
         raise BadReply(f"array {name!r} contradicts itself: its header says {_short(inner)} of {found}")
     return np.ndarray(shape, found, buffer=data, offset=start, order="F" if fortran else "C")
-
-
-def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return an array as the bytes of an .npy file, with one copy. Flower's own function makes three.
-
-    >>> np.load(BytesIO(npy_bytes(np.arange(6.0), (2, 3), np.dtype("float32"))))
-    array([[0., 1., 2.],
-           [3., 4., 5.]], dtype=float32)
-    """
-    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
-    return b"".join((_written_header(shape, dtype), numbers.view(np.uint8).data))
-
-
-@lru_cache(maxsize=1024)
-def _written_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return the .npy header of an array. All models of a run have the same few."""
-    header = BytesIO()
-    fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(header, fields)
-    return header.getvalue()
 
 
 TRIES = 5
