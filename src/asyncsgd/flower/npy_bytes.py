@@ -57,7 +57,7 @@ def filled(
     first, last = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, (address + len(made)) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:  # whole pages that belong to these bytes alone
         advise(first, last - first)
-    memory = np.frombuffer((ctypes.c_char * len(made)).from_address(address), np.uint8)
+    memory = np.frombuffer(memoryview((ctypes.c_ubyte * len(made)).from_address(address)), np.uint8)
     memory[: len(header)] = np.frombuffer(header, np.uint8)
     numbers = memory[len(header) :].view(dtype)
     np.copyto(numbers.reshape(values.shape), values, casting="unsafe")
