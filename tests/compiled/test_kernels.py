@@ -137,3 +137,21 @@ def test_every_part_is_computed_once_by_any_number_of_threads():
         kernels, seen = compiled.CompiledKernels(threads), []
         kernels._spread(50, lambda part, tile, seen=seen: seen.append(part), np.dtype(np.float64))
         assert sorted(seen) == list(range(50))
+
+
+@examples(200, deadline=None)
+@given(
+    CASES["length"], CASES["dtype"], CASES["special"], CASES["seed"], st.sampled_from([1, 100, 1000, 1024, 4096, 9999])
+)
+def test_the_norm_of_a_growing_vector(length, dtype, special, seed, step):
+    g = vector(np.random.default_rng(seed), length, dtype, special)
+    part = np.full(length, np.nan, dtype)
+    norm = compiled.GrowingNorm(part)
+    with np.errstate(all="ignore"):
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            part[start:stop] = g[start:stop]
+            norm.written(stop)
+        found = norm.length()
+        assert bits(found) == bits(Kernels().norm(g))
+    assert not np.isfinite(found) or np.isfinite(g).all()

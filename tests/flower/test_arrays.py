@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from asyncsgd import methods, optimizers
+from asyncsgd.compiled.kernels import GrowingNorm
+from asyncsgd.core import vectors
 from asyncsgd.core.errors import BadParameter, BadReply
+from asyncsgd.flower import arrays
 from asyncsgd.flower.arrays import Layout, Part, view
 from asyncsgd.flower.task import AbsentUpdates, FlowerTask, middle
 
@@ -217,3 +220,35 @@ def test_the_arrays_have_names_for_optimizers() -> None:
     adamw = optimizers.adamw(weight_decay=0.1, exclude="bias")
     bound = methods.fedbuff(0.1, concurrency=2).using(optimizer=adamw).bind_layout(task.layout())
     assert bound.optimizer.ranges == ((6, 8),)  # type: ignore[attr-defined]
+
+
+@given(st.data())
+def test_a_difference_in_pieces_into_old_memory_has_the_same_bits(data: st.DataObject) -> None:
+    shapes = data.draw(st.lists(hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=60), min_size=1))
+    kinds = [data.draw(st.sampled_from(("float16", "float32", "float64"))) for _ in shapes]
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    model = {f"a{n}": random.standard_normal(shape).astype(kinds[n]) for n, shape in enumerate(shapes)}
+    if not any(values.size for values in model.values()):
+        return
+    layout = Layout.of(record(**model))
+    sent = layout.split(record(**model))[0]
+    sent *= 1.1
+    returned = layout.read(record(**{name: np.asarray(values * 0.9, order="F") for name, values in model.items()}))
+    expected, seen = layout.difference(sent, returned), []
+    old = np.full(layout.size, np.nan, layout.dtype)
+    norm = GrowingNorm(old)
+
+    def written(n: int) -> None:
+        assert old[:n].tobytes() == expected[:n].tobytes()
+        seen.append(n)
+        norm.written(n)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrays, "PIECE", data.draw(st.sampled_from([1, 7, 100, 1024, 5000])))
+        assert layout.difference(sent, returned, old, written) is old
+    assert old.tobytes() == expected.tobytes()
+    assert seen == sorted(seen)
+    assert seen[-1] == layout.size
+    assert norm.length() == vectors.norm(expected)
+    again = np.full(layout.size, np.nan, layout.dtype)
+    assert layout.gather(returned, again).tobytes() == layout.gather(returned).tobytes()

@@ -1,1 +1,4 @@
-"""Small numba functions that several layers share. Import it lazily: `import asyncsgd` must not load numba."""
+"""Small numba functions that several layers share, and memory that is used again.
+
+Import the functions lazily: `import asyncsgd` must not load numba.
+"""

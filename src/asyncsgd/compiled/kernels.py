@@ -161,6 +161,38 @@ def _fold(lanes: Any) -> Any:
     return lanes[0]
 
 
+class GrowingNorm:
+    """The norm of a vector that is being written from its start on: each number is read while it is in the cache.
+
+    The bits are those of `asyncsgd.core.vectors.norm`: a lane gets the same squares in the same order, because what is
+    read in one step ends where all lanes have got as many.
+
+    >>> g = np.array([3.0, 4.0])
+    >>> norm = GrowingNorm(g)
+    >>> norm.written(1)
+    >>> norm.written(2)
+    >>> norm.length()
+    5.0
+    """
+
+    def __init__(self, g: Vector) -> None:
+        self._g, self._done = read_only(g), 0
+        self._lanes = np.zeros(LANES)
+
+    def written(self, n: int) -> None:
+        """Read what is new now that the first n numbers are there."""
+        ready = n if n == len(self._g) else n - n % LANES
+        if ready > self._done:
+            _add_squares(self._g[self._done : ready], 0, LANES, self._lanes)
+            self._done = ready
+
+    def length(self) -> float:
+        """Return the norm of the whole vector. If it is finite, so are all numbers. Call this once."""
+        self.written(len(self._g))
+        length = math.sqrt(_fold(self._lanes))
+        return norm_of(self._g) if math.isinf(length) else length
+
+
 class CompiledKernels(Kernels):
     """The passes in compiled code. None of them raises on overflow, whatever np.seterr says.
 

@@ -16,7 +16,7 @@ are ignored, and arrays that are only numbered ("0", "1", ...) are matched by th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -29,12 +29,15 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
+from asyncsgd.flower.npy_bytes import npy_bytes
 
 Arrays = Mapping[str, NDArray[Any]]
 FLOATS = ("float16", "float32", "float64")
 STATISTICS = ("*running_mean", "*running_var")
 """PyTorch's names of BatchNorm statistics."""
 ALL = ("*",)
+PIECE = 65_536
+"""Numbers that are subtracted at a time where the caller reads the result at once: they fit into the cache."""
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -169,19 +172,33 @@ class Layout:
         """Return the arrays of a reply as views. Raise `BadReply` unless they match this model."""
         return read_parts(record, self.parts)
 
-    def difference(self, sent: Vector, returned: Arrays) -> Vector:
-        """Return ``x_sent - x_returned``, with x_sent rounded as it was sent, to the dtype of each array."""
-        update: Vector = np.empty(self.size, self.dtype)
+    def difference(
+        self, sent: Vector, returned: Arrays, out: Vector | None = None, written: Callable[[int], None] | None = None
+    ) -> Vector:
+        """Return ``x_sent - x_returned``, with x_sent rounded as it was sent, to the dtype of each array.
+
+        ``out`` is memory for the result. ``written(n)`` is called again and again, when the first n numbers of the
+        result are there: the caller can read the last of them while they are in the cache.
+        """
+        update: Vector = np.empty(self.size, self.dtype) if out is None else out
         with np.errstate(all="ignore"):  # values that are not finite are refused later
             for part in self.parts:
-                if part.place is not None:
-                    before = sent[part.place].astype(part.dtype, copy=False)
-                    np.subtract(before, returned[part.name].reshape(-1), out=update[part.place], dtype=self.dtype)
+                if part.place is None:
+                    continue
+                first, last, values = part.place.start, part.place.stop, returned[part.name].reshape(-1)
+                step = max(1, last - first) if written is None else PIECE
+                for start in range(first, last, step):
+                    piece = slice(start, min(start + step, last))
+                    before = sent[piece].astype(part.dtype, copy=False)
+                    after = values[start - first : piece.stop - first]
+                    np.subtract(before, after, out=update[piece], dtype=self.dtype)
+                    if written is not None:
+                        written(piece.stop)
         return update
 
-    def gather(self, returned: Arrays) -> Vector:
+    def gather(self, returned: Arrays, out: Vector | None = None) -> Vector:
         """Return a client's arrays as one vector, for clients that send updates instead of models."""
-        update: Vector = np.empty(self.size, self.dtype)
+        update: Vector = np.empty(self.size, self.dtype) if out is None else out
         for part in self.parts:
             if part.place is not None:
                 update[part.place] = returned[part.name].reshape(-1)
@@ -269,26 +286,6 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *,
     if inner != claims[0] or not _same(found, kind.newbyteorder("=")) or len(data) != start + size:
         raise BadReply(f"array {name!r} contradicts itself: its header says {_short(inner)} of {found}")
     return np.ndarray(shape, found, buffer=data, offset=start, order="F" if fortran else "C")
-
-
-def npy_bytes(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return an array as the bytes of an .npy file, with one copy. Flower's own function makes three.
-
-    >>> np.load(BytesIO(npy_bytes(np.arange(6.0), (2, 3), np.dtype("float32"))))
-    array([[0., 1., 2.],
-           [3., 4., 5.]], dtype=float32)
-    """
-    numbers = np.ascontiguousarray(values, dtype).reshape(-1)
-    return b"".join((_written_header(shape, dtype), numbers.view(np.uint8).data))
-
-
-@lru_cache(maxsize=1024)
-def _written_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return the .npy header of an array. All models of a run have the same few."""
-    header = BytesIO()
-    fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(header, fields)
-    return header.getvalue()
 
 
 TRIES = 5

@@ -23,7 +23,8 @@ from asyncsgd.compiled.compression import fast
 from asyncsgd.core.compression import NAMES, Compression, Message
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.vectors import Vector
-from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, npy_bytes, read_parts, view
+from asyncsgd.flower.arrays import NUMPY, Arrays, Layout, Part, read_parts, view
+from asyncsgd.flower.npy_bytes import npy_bytes
 from asyncsgd.flower.records import Records
 
 TERMS = "asyncsgd"

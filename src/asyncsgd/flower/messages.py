@@ -7,6 +7,7 @@ never changes in place, and a cache of records, where at worst two threads build
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from asyncsgd.compiled.kernels import CompiledKernels
+from asyncsgd.compiled.kernels import CompiledKernels, GrowingNorm
+from asyncsgd.compiled.spares import LARGE, Spares
 from asyncsgd.core.errors import BadParameter, BadReply, NotFinite
 from asyncsgd.core.events import Assign
 from asyncsgd.core.validate import check_update
@@ -181,6 +183,9 @@ class MessageWriter:
         self._kinds = import_module("flwr.app")
         self._norm = CompiledKernels(threads=1).norm  # of one thread, so that several messages may use it at once
         self._norm(like[:1])  # load it here: a message must not wait for the compiler
+        self._spares, self._size = Spares(), engine.layout.size
+        large = like.nbytes >= LARGE  # else a norm in steps takes longer than a second pass
+        self._measures_at_once = large and self._rules.max_norm is not None
 
     def train(self, handle: WorkerHandle, assign: Assign) -> ClientMessage:
         """Return the message of a job. The server does not change the job's point until the job ends."""
@@ -204,8 +209,6 @@ class MessageWriter:
 
         def read(content: Any) -> tuple[Vector, Arrays, Told]:
             found = self._read(content, point, message)
-            if self._rules.max_norm == "auto":
-                message.length = self._norm(found[0])  # the pool compares it with the bound, in the order of arrivals
             return found
 
         message = ClientMessage(
@@ -244,14 +247,17 @@ class MessageWriter:
         records = records_of(content)
         reported = legacy_metrics(records, "train", self._rules.weighted_by or EXAMPLES)
         name, record = model_record(records, self._layout)
-        update, arrays = self._unpack(records, record, point)
+        update, arrays, length = self._unpack(records, record, point)
         worker, job = message.worker, message.number
-        try:
-            check_update(update, self._like, worker, job)
-        except NotFinite as error:
-            raise BadReply("the arrays hold NaN or infinity") from error
-        if self._bound is not None:
-            self._check_length(self._norm(update), "the update")
+        if length is None or not math.isfinite(length):  # a finite norm has finite numbers only
+            try:
+                check_update(update, self._like, worker, job)
+            except NotFinite as error:
+                raise BadReply("the arrays hold NaN or infinity") from error
+        if self._rules.max_norm is not None:
+            message.length = self._norm(update) if length is None else length
+            if self._bound is not None:  # else the pool compares it with the bound, in the order of arrivals
+                self._check_length(message.length, "the update")
         carried = self._layout.keep(arrays)
         if self._bound is not None:
             for part in self._layout.carried:
@@ -265,14 +271,23 @@ class MessageWriter:
         message.examples = read_examples(metrics, self._rules.weighted_by)
         return update, carried, told
 
-    def _unpack(self, records: Records, record: Any, point: Vector) -> tuple[Vector, Arrays]:
-        """Return (the update, the arrays of the reply, of which the carried ones are needed)."""
+    def _unpack(self, records: Records, record: Any, point: Vector) -> tuple[Vector, Arrays, float | None]:
+        """Return (the update, the arrays of the reply, of which the carried ones are needed, the norm if it is known).
+
+        The memory of an update is used again when the server has applied it and nobody else kept it.
+        """
+        layout = self._layout
         if self._coding.encodes_updates:
-            return self._coding.update(records, record)
-        arrays = self._layout.read(record)
+            return *self._coding.update(records, record), None
+        arrays = layout.read(record)  # which may refuse them: nothing is allocated before
+        update = self._spares.take(self._size, layout.dtype)
         if self._rules.replies == "updates":
-            return self._layout.gather(arrays), arrays
-        return self._layout.difference(self._coding.start(point), arrays), arrays
+            return layout.gather(arrays, update), arrays, None
+        start = self._coding.start(point)
+        if not self._measures_at_once:
+            return layout.difference(start, arrays, update), arrays, None
+        norm = GrowingNorm(update)
+        return layout.difference(start, arrays, update, norm.written), arrays, norm.length()
 
     def _check_length(self, length: float, what: str) -> None:
         if self._bound is not None and length > self._bound:

@@ -17,9 +17,10 @@ from asyncsgd.core.errors import BadMessage, BadReply
 from asyncsgd.core.vectors import Vector, is_finite
 from asyncsgd.core.work import Encoded, Gradient
 from asyncsgd.core.worker import WorkerState
-from asyncsgd.flower.arrays import NUMPY, by_position, npy_bytes, read_parts, view
+from asyncsgd.flower.arrays import NUMPY, by_position, read_parts, view
 from asyncsgd.flower.encoding import MODEL, TERMS, UPDATE, Terms, byte_array, byte_part, decode, shown, spell
 from asyncsgd.flower.legacy import FIT, legacy_metrics, numbered
+from asyncsgd.flower.npy_bytes import npy_bytes
 from asyncsgd.flower.records import model_record, records_of
 
 if TYPE_CHECKING:

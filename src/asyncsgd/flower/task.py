@@ -131,7 +131,8 @@ class FlowerTask:
         heterogeneous: bool,
         notes: tuple[str, ...],
     ) -> None:
-        self._layout, self._x, self._carried = layout, x, carried
+        self._layout, self._x, self._carried = layout, x.view(), carried
+        self._x.flags.writeable = False
         self._evaluate, self._accountant = evaluate, accountant
         self._stand_in = stand_in
         self.heterogeneous, self.notes = heterogeneous, notes
@@ -150,8 +151,8 @@ class FlowerTask:
             self.pool.stop("it was stopped")
 
     def initial(self) -> Vector:
-        """Return the initial arrays as one vector."""
-        return self._x.copy()
+        """Return the initial arrays as one vector, which is read-only: a run asks for it several times."""
+        return self._x
 
     def layout(self) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
         """Return the name, the offset in the vector and the shape of every array that is trained."""

@@ -196,6 +196,7 @@ class Loop:
             for report in pool.poll(TICK):
                 if isinstance(report, LATE) or not self._over():
                     self._take(pool, report)
+                del report  # so that the memory of its update can be used again for the next one
             self._record.tick()
 
     def _over(self) -> bool:
@@ -390,9 +391,7 @@ class Loop:
                 f"{pool.label(report.worker)} failed {in_a_row} times in a row, at last with {last}; "
                 "fix the task and resume with resume=True"
             )
-            error.add_note(
-                f"In {pool.label(report.worker)}:\n{report.error}"
-            )  # callbacks have received the traceback already
+            error.add_note(f"In {pool.label(report.worker)}:\n{report.error}")  # callbacks have the traceback already
             raise error
 
     def _in_flight(self, job: int) -> bool:
