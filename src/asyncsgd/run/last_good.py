@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncsgd.compiled.spares import Spares
 from asyncsgd.core.errors import BadCheckpoint
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run import checkpoints
@@ -30,18 +29,11 @@ class LastGood:
         self._directory = directory
         self._iteration: int | None = None
         self._x: Vector | None = None
-        self._spares = Spares()
 
     @property
     def known(self) -> bool:
         """Whether there is such a model."""
         return self._iteration is not None
-
-    def copy(self, x: Vector) -> Vector:
-        """Return a read-only copy of a model. Its memory is used again when nobody refers to it any more."""
-        made = self._spares.copy(x)
-        made.flags.writeable = False
-        return made
 
     def keep(self, iteration: int, x: Vector, *, changes: bool = False) -> None:
         """Remember that the model of this iteration is good; pass ``changes`` if x is not a copy."""

@@ -236,7 +236,8 @@ class Recording:
             return  # else the run is about to stop, and only one evaluation runs at a time
         if background and not evaluator.affordable(iteration, self.seconds):
             return
-        x = self._good.copy(self._server.output)
+        x = self._server.output.copy()
+        x.flags.writeable = False
         if not self._good.known:
             self._good.keep(iteration, x)
         evaluator.begin(iteration, self.seconds if at is None else at, x, epoch=self.epochs.progress(self._server))
