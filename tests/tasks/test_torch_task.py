@@ -3,6 +3,7 @@
 import random
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -364,3 +365,18 @@ def test_workers_and_seeds_are_integers(value):
         with pytest.raises(asgd.errors.BadParameter) as caught:
             task.update(task.initial(), *call)
         assert caught.value.name == name
+
+
+@pytest.mark.parametrize("offset", [0, 16])
+def test_after_an_evaluation_the_memory_of_its_model_is_free(offset):
+    """Used in place or copied: a server that evaluates rarely must not hold a model more in between."""
+    rows = np.ones((4, 200), np.float32), np.array([0, 1, 2, 3])
+    task = asgd.tasks.torch(nn.Linear(200, 300, bias=False), nn.CrossEntropyLoss(), rows)
+    x = aligned(task.initial(), offset)
+    first = task.evaluate(x)
+    assert first == task.evaluate(x)
+    kept = [weakref.ref(x), weakref.ref(task._ready().model._staging)]
+    task.evaluate(x)
+    del x
+    assert [one() for one in kept] == [None, None]
+    assert np.isfinite(task.update(task.initial(), 0, 1)).all()

@@ -139,6 +139,14 @@ class FlatModel:
         self._bind(self._own)
         self._lender = None
 
+    def release(self) -> None:
+        """Free the memory of the parameters until the next `load`: a server evaluates rarely."""
+        if not self._staging.apart:
+            self._staging = Staging(self.device, sum(self._sizes), self._staging.host.dtype)
+            self._own = self._split(self._staging.flat)
+        self._bind(self._own)
+        self._lender = None
+
     def destination(self, out: Vector) -> list[Any]:
         """Return where a job puts its gradient: views of ``out``, or of a vector on the device, for `deliver`."""
         views = self.views(out)

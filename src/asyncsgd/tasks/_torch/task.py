@@ -68,7 +68,7 @@ class TorchTask:
     """
 
     copies = Copies(server=2, shared=2, worker=1)
-    """The given module and the model of evaluations; its pickle and the module; x, if it cannot be used in place."""
+    """The given module, and the model of an evaluation while it runs; its pickle and the module; x, if not in place."""
 
     def __init__(self, module: Any, objective: Objective, data: Data, sampling: Sampling, compute: Compute) -> None:
         from asyncsgd.tasks._torch.checks import copied
@@ -297,7 +297,10 @@ class TorchTask:
         with torch.no_grad(), used.seeded(0, used.model.device, everything=not self._plain):
             used.model.load(x)
             used.model.start_evaluation(self._calibration_batches, used.objective.run)
-            values = [self._measure(used, part) for part in parts]
+            try:
+                values = [self._measure(used, part) for part in parts]
+            finally:
+                used.model.release()
         means = {name: sum(value[name] for value in values) / len(values) for name in values[0]}
         return self._objective.complete(means)
 
