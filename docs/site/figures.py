@@ -113,7 +113,7 @@ def _federated(figures: dict[str, Any]) -> list[str]:
     rows += ["", f"Medians over {figures['accuracy']['seeds']} seeds, with the least and the largest ratio.", ""]
     if "flower" in figures:
         real = figures["flower"]["contestants"]
-        pairs = (f"{name} {_short(median(row['times as soon as FedAvg']))}" for name, row in real.items())
+        pairs = (f"{name} {_sooner(median(row['times as soon as FedAvg']))}" for name, row in real.items())
         what = "In Flower's simulation, in real time, to the lower accuracy, times as soon as FedAvg"
         rows += [f"{what}: {', '.join(pairs)}.", ""]
     if "prediction" in figures:
@@ -124,6 +124,11 @@ def _federated(figures: dict[str, Any]) -> list[str]:
             "",
         ]
     return rows
+
+
+def _sooner(ratio: float) -> str:
+    """Return how many times as soon as another a contestant was; 0 stands for one that did not get there."""
+    return _short(ratio) if ratio > 0 else "not reached"
 
 
 def _trainer(figures: dict[str, Any]) -> list[str]:

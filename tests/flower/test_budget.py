@@ -166,16 +166,23 @@ def test_a_new_client_continues_where_others_have_given_all() -> None:
     grid = clients(1.0, 2.0)
     answers = itertools.count(1)
     inner = towards(1.0)
+    asked = threading.Event()
+
+    def third(message: Any) -> Any:
+        asked.set()
+        return towards(3.0)(message)
 
     def fetches(message: Any) -> Any:
-        if next(answers) == 2:
-            grid.add(99, towards(3.0))
+        if 99 not in grid.clients and next(answers) == 2:
+            grid.add(99, third)
+        if 99 in grid.clients and not asked.is_set():
+            return None  # its second answer comes when the third client has been found, however long that takes
         return inner(message)
 
     grid.clients[next(iter(grid.clients))] = fetches
     run = serve(grid, ARRAYS, asgd.async_sgd(0.1), iterations=50, **quiet(max_updates=3))
     assert run.stopped_early is not None
-    assert set(Counter(run.trace.worker.tolist()).values()) == {3}
+    assert Counter(run.trace.worker.tolist()) == {0: 3, 1: 3, 2: 3}
 
 
 # ---------------------------------------------------------------------------------------------- in the pool
