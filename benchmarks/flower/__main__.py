@@ -43,13 +43,15 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # context managers stop Flower's programs
     machine = {"machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()}
-    figures: dict[str, Any] = {"machine": machine, "rounds": options.rounds}
+    figures: dict[str, Any] = {"rounds": {}}
     if options.output.exists():  # keep figures that are not measured this time
-        figures = {**json.loads(options.output.read_text("utf-8")), **figures}
+        figures |= json.loads(options.output.read_text("utf-8"))
+    figures["machine"] = machine
     for part in options.parts:
         print(f"-- {PARTS[part]}", flush=True)
         for size, row in measure(part, options):
             figures.setdefault(part, {})[str(size)] = row
+            figures["rounds"][part] = options.rounds
             options.output.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
 
 

@@ -26,7 +26,9 @@ def table(name: str, results: Path) -> str:
     if name == "trainer":
         return "\n".join(_trainer(figures))
     machine = figures["machine"]
-    measured = f"Median of {figures['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).\n"
+    rounds = figures["rounds"]
+    often = " / ".join(f"{n} ({part})" for part, n in rounds.items()) if isinstance(rounds, dict) else rounds
+    measured = f"Median of {often} rounds on {machine['cores']} cores ({machine['machine']}).\n"
     drawn = {"simulate": _simulate, "engines": _engines, "flower": _flower, "peers": _peers}[name](figures)
     return "\n".join([*drawn, "", measured])
 
@@ -115,7 +117,11 @@ def _federated(figures: dict[str, Any]) -> list[str]:
         real = figures["flower"]["contestants"]
         pairs = (f"{name} {_sooner(median(row['times as soon as FedAvg']))}" for name, row in real.items())
         what = "In Flower's simulation, in real time, to the lower accuracy, times as soon as FedAvg"
-        rows += [f"{what}: {', '.join(pairs)}.", ""]
+        rows += [f"{what}: {'; '.join(pairs)}.", ""]
+    if "when" in figures:
+        rows += [*_settings(figures["when"]), ""]
+    if "apps" in figures:
+        rows += [*_apps(figures["apps"]), ""]
     if "prediction" in figures:
         part = figures["prediction"]
         rows += [
@@ -123,6 +129,43 @@ def _federated(figures: dict[str, Any]) -> list[str]:
             f"from a pilot was wrong by at most {part['worst error']:.1%}; our target is {part['goal']:.0%}.",
             "",
         ]
+    return rows
+
+
+def _settings(part: dict[str, Any]) -> list[str]:
+    """Return a table of how many times as soon as FedAvg methods are, by the number of slow clients and the split."""
+    names = list(part["settings"][0]["times as soon as FedAvg"])
+    what = f"Times as soon as FedAvg to {part['level']:.0%} in other settings, medians over {part['seeds']} seeds"
+    rows = [f"{what}:", "", "| data | slow clients | " + " | ".join(names) + " |", "|---|---|" + "--:|" * len(names)]
+    for row in part["settings"]:
+        slow = f"{row['slow']} of {row['clients']}, {row['factor']:g} times" if row["slow"] else "none"
+        cells = [_sooner(median(row["times as soon as FedAvg"][name])) for name in names]
+        rows.append(f"| {row['split'].replace('dirichlet', 'Dirichlet')} | {slow} | {' | '.join(cells)} |")
+    return rows
+
+
+def _apps(part: dict[str, Any]) -> list[str]:
+    """Return a table of Flower apps with both servers beside a slow client."""
+    setting = part["setting"]
+    rows = [
+        f"Flower apps in Flower's simulation, in real time: {setting['clients']} clients with alike data, one of which "
+        f"waits {setting['seconds of the slow client']:g} s after each training, with FedAvg and with Algorithm 2 and "
+        "one job per client:",
+        "",
+        "| app | accuracy at the end, FedAvg | asynchronous | seconds to FedAvg's less 1 %, FedAvg | asynchronous "
+        "| updates of the slow client |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in part["apps"].items():
+        both = [row["FedAvg"], row["asynchronous"]]
+        cells = [f"{median(one['accuracy at the end']):.1%}" for one in both]
+        seconds = (
+            [float("inf") if value is None else value for value in one["seconds to FedAvg's accuracy less 1 %"]]
+            for one in both
+        )
+        cells += [f"{median(values):.2g}" for values in seconds]
+        slow = [f"{some} of {whole}" for some, whole in row["updates of the slow client, of all"]]
+        rows.append(f"| {name} | {' | '.join(cells)} | {', '.join(slow)} |")
     return rows
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from statistics import median
 
 import pytest
 from docs.pages import DOCS, ROOT
@@ -72,6 +73,19 @@ def test_the_federated_figures_show_times_ratios_and_targets(figures, tmp_path):
     assert "| FedBuff | 30 | 2 (0.5 to 3) | not reached | 2 (0.5 to 3) | 1.5 |" in table
     assert "times as soon as FedAvg: FedBuff 2." in table
     assert "at most 8.3%; our target is 15%" in table
+
+
+def test_the_federated_settings_and_apps_are_those_of_the_file(figures):
+    path = ROOT / "benchmarks/federated/results.json"
+    results, table = json.loads(path.read_text(encoding="utf-8")), figures.table("federated", path)
+    assert table.count("\n| Dirichlet | ") == sum(one["split"] == "dirichlet" for one in results["when"]["settings"])
+    for name, row in results["apps"]["apps"].items():
+        [[some, whole]] = row["updates of the slow client, of all"]
+        accuracies = [median(row[server]["accuracy at the end"]) for server in ("FedAvg", "asynchronous")]
+        assert f"| {name} | {accuracies[0]:.1%} | {accuracies[1]:.1%} | " in table
+        assert f" | {some} of {whole} |" in table
+    tables = [part.splitlines() for part in table.split("\n\n") if part.startswith("|")]
+    assert all(len({line.count("|") for line in lines}) == 1 for lines in tables)
 
 
 def test_the_trainers_figures_are_those_of_the_file(figures, tmp_path):

@@ -54,8 +54,9 @@ def train(
         iterations: Number of updates to apply.
         epochs: Number of passes over the data, in place of ``iterations``. The task must walk its data in epochs, as
             ``asgd.tasks.torch(..., sampling="epochs")`` does. The run hands out every row once per epoch over all
-            workers together, and then waits for the jobs in flight, so that every row is used. Rows of jobs that were
-            lost, rejected, cancelled or dropped are counted as ``run.skipped_rows``.
+            workers together, and then waits for the jobs in flight, so that every row is used. (A worker with data of
+            its own walks those in epochs, as often as its speed allows.) Rows of jobs that were lost, rejected,
+            cancelled or dropped are counted as ``run.skipped_rows``.
         until: Stop early, for instance ``"accuracy >= 0.95"``: a metric of the task, and a bound. If an evaluation
             takes long, some more updates arrive before its result stops the run.
         every: Iterations between evaluations of the task; by default a hundredth of ``iterations``. Another thread
