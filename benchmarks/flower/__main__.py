@@ -30,7 +30,7 @@ PARTS = {
     "deployment": "a SuperLink and two SuperNodes on this machine",
     "simulation": "Flower's simulation engine",
 }
-UPDATES = {"server": (2000, 40), "simulation": (60, 10), "deployment": (2, 2)}
+UPDATES = {"server": (8000, 80), "simulation": (60, 10), "deployment": (2, 2)}
 """Per contestant and round, of a small model and of a large one; a deployment takes seconds for each."""
 
 

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--gradients", type=int, help="gradients to time in the part fashion")
     parser.add_argument("--slowest", type=int, nargs="+", help="factors of the slow worker in the part fashion")
     parser.add_argument("--stepsizes", type=float, nargs="+", help="step sizes to try in the part fashion")
+    parser.add_argument("--rows", type=int, nargs="+", choices=tuple(language.ITERATIONS), help="for the part language")
     parser.add_argument("--iterations", type=int, help="updates of the part language")
     parser.add_argument("--threads", type=int, help="threads of the server and of torch; default: all")
     parser.add_argument("--parts", nargs="+", default=tuple(PARTS), choices=tuple(PARTS))

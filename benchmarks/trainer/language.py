@@ -26,11 +26,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 WORKERS = 2
-ROWS, ITERATIONS = 1, 16_800
-"""Rows of a mini-batch, and number of updates, of the part about the loss: two passes over the text. With mini-batches
-this small, noise costs more than a delay of one."""
+ITERATIONS = {1: 16_800, 32: 700}
+"""Number of updates of the part about the loss, by the rows of a mini-batch: two to three passes over the text. With
+one row, noise costs more than a delay of one. The script's own mini-batches have 32."""
 SPEED_ROWS, SPEED_ITERATIONS = 32, 100
-"""The same for the speed: the script's own mini-batch."""
+"""The same for the speed."""
 PEAKS, DECAY, BETAS = (5e-4, 1e-3, 2e-3), 0.1, (0.9, 0.95)
 EXCLUDED = ("bias", "norm", "embed")
 SEEDS = (0, 1, 2)
@@ -45,10 +45,10 @@ def method(peak: float, iterations: int):
     return asgd.delay_adaptive(schedule).clipped(1.0).using(optimizer=optimizer)
 
 
-def small_batches(seed: int):
+def with_rows(rows: int, seed: int):
     from examples import language_model as example
 
-    return example.task(seed=seed, size=example.USUAL._replace(rows=ROWS, accumulate=1))
+    return example.task(seed=seed, size=example.USUAL._replace(rows=rows, accumulate=1))
 
 
 def speed(iterations: int) -> float:
@@ -64,7 +64,7 @@ def speed(iterations: int) -> float:
     return (iterations - 1 - warm) * SPEED_ROWS * example.LENGTH / passed
 
 
-def asynchronous(seed: int, peak: float, iterations: int) -> float:
+def asynchronous(rows: int, seed: int, peak: float, iterations: int) -> float:
     """Return the loss on held-out text of two equal workers."""
     import torch
 
@@ -73,11 +73,11 @@ def asynchronous(seed: int, peak: float, iterations: int) -> float:
     torch.set_num_threads(1)
     speeds = asgd.durations.fixed([1.0] * WORKERS)
     chosen = method(peak, iterations)
-    run = asgd.simulate(small_batches(seed), chosen, speeds, iterations=iterations, every=iterations, seed=seed)
+    run = asgd.simulate(with_rows(rows, seed), chosen, speeds, iterations=iterations, every=iterations, seed=seed)
     return float(run.metrics["loss"][-1])
 
 
-def synchronous(seed: int, peak: float, iterations: int, workers: int = 1) -> float:
+def synchronous(rows: int, seed: int, peak: float, iterations: int, workers: int = 1) -> float:
     """Return the loss on held-out text of a plain PyTorch loop with the same number of tokens."""
     import torch
 
@@ -86,8 +86,8 @@ def synchronous(seed: int, peak: float, iterations: int, workers: int = 1) -> fl
     from examples import language_model as example
 
     torch.set_num_threads(1)
-    rows, iterations = workers * ROWS, iterations // workers
-    task = small_batches(seed)
+    task = with_rows(rows, seed)
+    rows, iterations = workers * rows, iterations // workers
     model = task.module(task.initial()).train()
     plain = [p for name, p in model.named_parameters() if any(word in name for word in EXCLUDED)]
     others = [p for name, p in model.named_parameters() if not any(word in name for word in EXCLUDED)]
@@ -147,33 +147,39 @@ KINDS = {
 }
 
 
-def _loss(job: tuple[str, int, float, int]) -> float:
+def _loss(job: tuple[str, int, int, float, int]) -> float:
     kind, *arguments = job
     found = KINDS[kind](*arguments)
-    print(f"   {kind}, seed {arguments[0]}, peak {arguments[1]:g}: loss {found:.4f}", flush=True)
+    rows, seed, peak, _ = arguments
+    print(f"   {kind}, {rows} rows, seed {seed}, peak {peak:g}: loss {found:.4f}", flush=True)
     return found
 
 
 def losses(options) -> dict:
-    """Tune all with the first seed, and compare them at their best with all seeds."""
-    iterations = options.iterations or ITERATIONS
-    tried = [(kind, SEEDS[0], peak, iterations) for peak in PEAKS for kind in KINDS]
+    """Measure the loss for each number of rows of a mini-batch."""
+    figures = {name: row for name, row in options.before.items() if name.isdigit()}
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        tuning = dict(zip(tried, pool.map(_loss, tried, chunksize=1), strict=True))
-        best = {kind: min((job for job in tried if job[0] == kind), key=tuning.__getitem__)[2] for kind in KINDS}
-        wanted = [(kind, seed, best[kind], iterations) for seed in SEEDS for kind in KINDS]
-        left = [job for job in wanted if job not in tuning]
-        found = tuning | dict(zip(left, pool.map(_loss, left, chunksize=1), strict=True))
-    columns = {kind: [found[kind, seed, best[kind], iterations] for seed in SEEDS] for kind in KINDS}
+        for rows in options.rows or ITERATIONS:
+            figures[str(rows)] = _losses(pool, rows, options.iterations or ITERATIONS[rows])
+    return {"wanted_loss": WANTED_LOSS, "seeds": len(SEEDS), **figures}
+
+
+def _losses(pool, rows: int, iterations: int) -> dict:
+    """Tune all with the first seed, and compare them at their best with all seeds."""
+    tried = [(kind, rows, SEEDS[0], peak, iterations) for peak in PEAKS for kind in KINDS]
+    tuning = dict(zip(tried, pool.map(_loss, tried, chunksize=1), strict=True))
+    best = {kind: min((job for job in tried if job[0] == kind), key=tuning.__getitem__)[3] for kind in KINDS}
+    wanted = [(kind, rows, seed, best[kind], iterations) for seed in SEEDS for kind in KINDS]
+    left = [job for job in wanted if job not in tuning]
+    found = tuning | dict(zip(left, pool.map(_loss, left, chunksize=1), strict=True))
+    columns = {kind: [found[kind, rows, seed, best[kind], iterations] for seed in SEEDS] for kind in KINDS}
     means = {kind: statistics.mean(values) for kind, values in columns.items()}
     return {
         "iterations": iterations,
-        "rows": ROWS,
         "peaks": best,
-        "tuning": {kind: {f"{job[2]:g}": round(tuning[job], 4) for job in tried if job[0] == kind} for kind in KINDS},
+        "tuning": {kind: {f"{job[3]:g}": round(tuning[job], 4) for job in tried if job[0] == kind} for kind in KINDS},
         "losses": {kind: [round(value, 4) for value in values] for kind, values in columns.items()},
         "loss_over": {kind: round(means["asynchronous"] / mean, 4) for kind, mean in means.items()},
-        "wanted_loss": WANTED_LOSS,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 MARK = re.compile(r"<!-- figures: (\w+) -->")
@@ -188,7 +188,8 @@ def _trainer(figures: dict[str, Any]) -> list[str]:
         if part in figures:
             machine = figures[part]["machine"]
             rows += draw(figures[part])
-            rows += ["", f"{figures[part]['rounds']} rounds on {machine['cores']} cores ({machine['machine']}).", ""]
+            times = "seeds" if "seeds" in figures[part] else "rounds"
+            rows += ["", f"{figures[part][times]} {times} on {machine['cores']} cores ({machine['machine']}).", ""]
     return rows
 
 
@@ -216,16 +217,19 @@ def _tokens(part: dict[str, Any]) -> list[str]:
 
 
 def _language(part: dict[str, Any]) -> list[str]:
+    sizes = _sizes(part)
+    heads = [f"{int(rows):,} rows, {row['iterations']:,} updates | asynchronous over it" for rows, row in sizes.items()]
     rows = [
-        f"The same GPT, {part['iterations']:,} mini-batches of {part['rows']} rows: held-out loss after equal tokens, "
-        "with the best of three peaks of the step size each. "
-        f"Our target is {part['wanted_loss']} times a synchronous loop's.",
+        "The held-out loss of the same GPT after equal tokens, mean over the seeds, with the best of three peaks of "
+        "the step size each, for two sizes of mini-batches. "
+        f"Our target is {part['wanted_loss']} times a synchronous loop's:",
         "",
-        "| | loss, mean over the seeds | asynchronous over it |",
-        "|---|--:|--:|",
+        "| | " + " | ".join(heads) + " |",
+        "|---|" + "--:|--:|" * len(sizes),
     ]
-    for name, values in part["losses"].items():
-        rows.append(f"| {name} | {sum(values) / len(values):.3f} | {part['loss_over'][name]:.3f} |")
+    for name in next(iter(sizes.values()))["losses"]:
+        cells = [f"{mean(row['losses'][name]):.3f} | {row['loss_over'][name]:.3f}" for row in sizes.values()]
+        rows.append(f"| {name} | {' | '.join(cells)} |")
     return rows
 
 

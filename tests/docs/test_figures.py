@@ -109,21 +109,22 @@ def test_every_size_of_the_trainers_memory_has_rows(figures, tmp_path):
         "100000000": {"memory": {"sgd": one}, "stall": {"sgd": stall}},
         "20000000": {"memory": {"sgd": one, "torch": one}, "stall": {"sgd": stall}},
     }
-    language = {
-        "iterations": 2800,
-        "rows": 4,
-        "wanted_loss": 1.02,
-        "losses": {"a": [2.0, 2.1]},
-        "loss_over": {"a": 1.011},
-    }
+    losses = {"iterations": 2800, "losses": {"a": [2.0, 2.1]}, "loss_over": {"a": 1.011}}
+    language = {"wanted_loss": 1.02, "4": losses, "32": {**losses, "iterations": 700}}
     tokens = {"tokens_per_second_over_no_server": 0.95, "wanted_speed": 0.9}
-    results = {"memory": part, "language": {**part, **language}, "tokens": {**part, **tokens}}
+    results = {
+        "memory": part,
+        "language": {"machine": part["machine"], "seeds": 3, **language},
+        "tokens": {**part, **tokens},
+    }
     (tmp_path / "results.json").write_text(json.dumps(results))
     table = figures.table("trainer", tmp_path / "results.json")
     assert "| 20,000,000, torch | 4.0 | 6.0 | – | – |\n| 100,000,000, sgd | 4.0 | 6.0 | 0.17 s | 4% |" in table
     assert "without a server: 0.95; our target is 0.9." in table
-    assert "| a | 2.050 | 1.011 |" in table
+    assert "| | 4 rows, 2,800 updates | asynchronous over it | 32 rows, 700 updates | asynchronous over it |" in table
+    assert "| a | 2.050 | 1.011 | 2.050 | 1.011 |" in table
     assert "7 rounds on 2 cores (x86_64)." in table
+    assert "3 seeds on 2 cores (x86_64)." in table
 
 
 def test_what_was_not_measured_is_said(figures, tmp_path):

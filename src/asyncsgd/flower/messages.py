@@ -208,8 +208,7 @@ class MessageWriter:
             return made
 
         def read(content: Any) -> tuple[Vector, Arrays, Told]:
-            found = self._read(content, point, message)
-            return found
+            return self._read(content, point, message)
 
         message = ClientMessage(
             handle.number, handle.node, "train", f"job-{job.id}", content, self._engine.timeout, read, job.id

@@ -389,6 +389,8 @@ class FlowerPool(WorkerPool):
             self._send(handle)
 
     def _note(self, notes: list[Note]) -> None:
+        if not notes:  # as after most replies
+            return
         self.log.keep(notes)
         for note in notes:
             self._attendance.report(note)
