@@ -34,7 +34,7 @@ class Bench:
 
     def give(self, worker: int) -> int:
         number = len(self._jobs)
-        job = self._jobs[number] = Job(number, worker, 0, number, 0, 0)
+        job = self._jobs[number] = Job(number, worker, number, number, 0, 0)
         self.pool.execute(Assign(job, self.point, number))
         return number
 

@@ -21,7 +21,7 @@ class Node:
     def __init__(self, client: Client, mod: Any = None) -> None:
         self.context = Context(7, 1, {}, RecordDict(), {})
         self.terms: list[dict[str, Any]] = []
-        self.updates: dict[str, Vector] = {}  # by the job's name
+        self.updates: dict[int, Vector] = {}  # by job
         self._client, self._mod = client, mod or compress_mod()
 
     def __call__(self, message: Message) -> Message:
@@ -34,7 +34,7 @@ class Node:
         if not reply.has_error() and message.metadata.message_type == "train":
             layout = Layout.of(before)
             returned = layout.read(reply.content["arrays"])
-            self.updates[message.metadata.group_id] = layout.difference(layout.split(before)[0], returned)
+            self.updates[self.terms[-1]["job"]] = layout.difference(layout.split(before)[0], returned)
         return reply
 
 

@@ -31,6 +31,7 @@ class FakeGrid(Grid):
         self.dead: BaseException | None = None  # what every call raises
         self._pending: dict[str, Message] = {}
         self._pulled: set[str] = set()
+        self._sent: set[str] = set()  # Flower's ids, which are hashes of the messages
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------------ what tests do
@@ -85,9 +86,10 @@ class FakeGrid(Grid):
                 if node not in self.clients:
                     continue
                 if any(other.metadata.dst_node_id == node for other in self._pending.values()) and node in self.online:
-                    self.wrong.append(f"node {node} was sent {message.metadata.group_id} before it had answered")
-                if any(other.metadata.group_id == message.metadata.group_id for other in self.messages):
-                    self.wrong.append(f"{message.metadata.group_id} was sent twice")
+                    self.wrong.append(f"node {node} was sent a message before it had answered")
+                if message.object_id in self._sent:
+                    self.wrong.append(f"a message to node {node} has the id of another one")
+                self._sent.add(message.object_id)
                 name = str(uuid4())
                 message.metadata.__dict__["_message_id"] = name
                 self._pending[name] = message

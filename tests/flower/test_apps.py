@@ -77,8 +77,8 @@ def test_the_clients_train_and_evaluate_unchanged(name: str, tmp_path: Path) -> 
     evaluated = [row for row in journal if row.get("kind") == "evaluate"]
     assert {row["clients"] for row in evaluated} == {CLIENTS}
     assert evaluated[0]["metrics"].keys() >= ({"loss", "accuracy"} if name in LEGACY else set())
-    again = [message for message in grid.messages if message.metadata.group_id.endswith("-again")]
-    assert (0 < len(again) <= CLIENTS) if name in LEGACY else not again
+    probes = [message for message in grid.messages if "arrays" in message.content]
+    assert (0 < len(probes) <= CLIENTS) if name in LEGACY else len(probes) == len(grid.messages)
 
 
 @pytest.mark.slow

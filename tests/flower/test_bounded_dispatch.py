@@ -81,7 +81,7 @@ def test_what_the_bound_costs_slow_clients_is_said() -> None:
     asked_at: dict[str, int] = {}
 
     def late(message: Any) -> Any:
-        began = asked_at.setdefault(message.metadata.group_id, answers)
+        began = asked_at.setdefault(message.metadata.message_id, answers)
         return slow(message) if answers >= began + 40 else None
 
     run = serve(

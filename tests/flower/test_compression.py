@@ -71,7 +71,7 @@ def test_every_update_is_what_the_rule_gives(code: Compression, tmp_path: Path) 
     workers = Workers(Encoded(Gradient(), up=code), run.x)
     rows = run.trace.jobs
     for job, worker in zip(run.trace.job.tolist(), run.trace.worker.tolist(), strict=True):
-        expected = workers.of(worker).sent(nodes[worker].updates[f"job-{job}"])
+        expected = workers.of(worker).sent(nodes[worker].updates[job])
         assert read_vector(tmp_path / "updates" / f"{job:012d}.npy").tobytes() == expected.tobytes()
         workers.settle(worker, rows.outcome[job] == Outcome.APPLIED)
     assert (rows.outcome == Outcome.DROPPED).sum() == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from asyncsgd.core.work import Work, compute_job
 from asyncsgd.engines.base import Engine, WorkerPool
 from asyncsgd.flower.arrays import Layout
 from asyncsgd.flower.engine import Clients, Flower
+from asyncsgd.flower.sender import ClientMessage
 from asyncsgd.testing import SCENARIOS, Abilities, check_engine
 from asyncsgd.testing.faults import job_seed
 
@@ -31,9 +33,11 @@ class Federation(Engine):
     """As many clients, which compute the task's own updates and send these: differences would round."""
 
     def start(self, task: Any, work: Work, x: Vector) -> WorkerPool:
+        sent = threading.local()  # a message does not name its job, and its thread sends it and fetches the reply
+
         def client(worker: int, message: Message) -> Any:
             point = message.content["arrays"]["x"].numpy()
-            seed = job_seed(0, int(message.metadata.group_id.removeprefix("job-")))
+            seed = job_seed(0, sent.job)
             try:
                 update = compute_job(work, task, point, worker, seed, steps=None, batch=0)
             except BaseException as error:
@@ -50,7 +54,15 @@ class Federation(Engine):
         grid = FakeGrid([place(worker) for worker in range(self.workers)])
         model = record(x=x)
         rules = Clients(replies="updates", max_failures=1_000_000)
-        return Flower(self.workers, grid, Layout.of(model), clients=rules).start(task, work, x)
+        pool = Flower(self.workers, grid, Layout.of(model), clients=rules).start(task, work, x)
+        push = pool._sender._push
+
+        def push_and_remember(message: ClientMessage) -> Any:
+            sent.job = message.number
+            return push(message)
+
+        pool._sender._push = push_and_remember  # type: ignore[method-assign]
+        return pool
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_cancelled_jobs_are_not_reported() -> None:
         held.gate.set()
         here.expect(Arrived, job=wanted)
         assert [report.job for report in here.of(Arrived)] == [wanted]
-        assert [message.metadata.group_id for message in here.grid.messages] == [f"job-{running}", f"job-{wanted}"]
+        assert [message.metadata.group_id for message in here.grid.messages] == [str(running + 1), str(wanted + 1)]
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -91,7 +91,7 @@ def from_another(message: Message) -> Message:
 
 def of_another_job(message: Message) -> Message:
     answer = Message(model(), reply_to=message)
-    answer.metadata.__dict__["_group_id"] = "job-77"
+    answer.metadata.__dict__["_group_id"] = "77"
     return answer
 
 

@@ -359,7 +359,7 @@ def test_warnings_point_at_the_line_of_the_caller() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"fraction_train": 0.5}, "fraction_train = 0.5 cannot be applied: an asynchronous server has no rounds"),
+        ({"fraction_train": 0.0}, "fraction_train = 0.0 is not a fraction of the clients"),
         ({"fraction_evaluate": 1.5}, "fraction_evaluate = 1.5 is not a fraction"),
         ({"min_train_nodes": -1}, "min_train_nodes = -1 is not a number of clients"),
         ({"min_evaluate_nodes": "two"}, "min_evaluate_nodes = 'two' is not a number of clients"),

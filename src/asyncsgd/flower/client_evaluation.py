@@ -15,6 +15,8 @@ from asyncsgd.flower.messages import MessageWriter, Told
 from asyncsgd.flower.round_rules import RoundRules
 from asyncsgd.flower.rounds import Gathered, RoundLog, describe
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome, Refused
+from asyncsgd.run.options import within_share
+from asyncsgd.run.recording import ALL_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Evaluations:
         self._writer, self._rules, self._log, self._clock = messages, rules, log, clock
         self._now: _Evaluation | None = None
         self._next: tuple[int, Any] | None = None  # (iteration, ArrayRecord)
+        self._left_out = 0  # models that clients did not evaluate
         self._spent = {"train": 0.0, "evaluate": 0.0}  # seconds that clients took for answers of each kind
         self._answers = 0
         self.ending = False
@@ -61,6 +64,7 @@ class Evaluations:
     def ask(self, iteration: int, record: Any) -> None:
         """Evaluate this model next. As in Flower, clients do not evaluate the initial model."""
         if iteration:
+            self._left_out += self._next is not None
             self._next = iteration, record
 
     def begin(self, handles: Iterable[WorkerHandle]) -> list[WorkerHandle]:
@@ -76,6 +80,7 @@ class Evaluations:
         (iteration, record), self._next = self._next, None
         chosen = self._rules.choose(free, iteration)
         if not chosen or not (self.ending or self._affordable(len(chosen))):
+            self._left_out += 1
             return []
         messages = {handle.number: (handle, self._writer.evaluate(handle, iteration, record)) for handle in chosen}
         self._now = _Evaluation(iteration, messages, self._log.gathered("evaluate"))
@@ -87,7 +92,7 @@ class Evaluations:
         if self._rules.share is None or not self._answers:
             return True
         after = self._spent["evaluate"] * (1 + clients / self._answers)
-        return after <= self._rules.share * (self._spent["train"] + after)
+        return within_share(after, self._rules.share, self._spent["train"] + after, times=clients)
 
     def answered(self, message: ClientMessage, outcome: Outcome) -> list[Note]:
         """Record an answer. Return a note if it was the last one."""
@@ -139,6 +144,14 @@ class Evaluations:
             if now - began > limit or (over and kind == "train"):
                 notes += self.silent(worker, min(limit, now - began))
         return notes
+
+    def summary(self) -> list[Note]:
+        """Return a note about the models that clients did not evaluate, if there are any."""
+        if not self._left_out:
+            return []
+        rounds = "1 round was" if self._left_out == 1 else f"{self._left_out:,} rounds were"
+        text = f"{rounds} not evaluated by clients, as that would take too much of their time; {ALL_ROUNDS}"
+        return [Note("not_evaluated", {"rounds": self._left_out}, text)]
 
     def close(self) -> list[Note]:
         """End the evaluation without the missing answers, and return a note about it."""

@@ -294,7 +294,6 @@ class WorkerHandle:
         """
         if not self.format.learn(message, outcome) or not message.wanted:
             return False
-        message.repeat()
         self.waiting.appendleft(message)
         return True
 

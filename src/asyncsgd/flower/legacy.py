@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncsgd.core.errors import BadParameter, BadReply
+from asyncsgd.engines.base import Note
 from asyncsgd.flower.records import Records
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome
 
@@ -42,6 +43,18 @@ class Formats:
 
     def __init__(self) -> None:
         self.legacy = False
+        self._announced = False
+
+    def news(self) -> list[Note]:
+        """Return a note once it is known that clients have the legacy interface: their log shows an error."""
+        if self._announced or not self.legacy:
+            return []
+        self._announced = True
+        text = (
+            "clients have Flower's legacy interface: from now on they get messages in its format. Each of them may "
+            f"have logged an error about {FIT!r} or {EVALUATE!r}; it is harmless"
+        )
+        return [Note("legacy", {}, text)]
 
 
 class ClientFormat:

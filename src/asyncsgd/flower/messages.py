@@ -211,7 +211,7 @@ class MessageWriter:
             return self._read(content, point, message)
 
         message = ClientMessage(
-            handle.number, handle.node, "train", f"job-{job.id}", content, self._engine.timeout, read, job.id
+            handle.number, handle.node, "train", str(number), content, self._engine.timeout, read, job.id
         )
         return message
 
@@ -228,9 +228,8 @@ class MessageWriter:
             weighted_by, records = self._rules.weighted_by, records_of(content)
             return hear(records, weighted_by, legacy_metrics(records, "evaluate", weighted_by or EXAMPLES))
 
-        group = f"evaluate-{iteration}-{handle.number}"
         message = ClientMessage(
-            handle.number, handle.node, "evaluate", group, content, self._engine.timeout, read, iteration
+            handle.number, handle.node, "evaluate", str(number), content, self._engine.timeout, read, iteration
         )
         return message
 

@@ -175,7 +175,7 @@ class FlowerPool(WorkerPool):
                 break
         self._note(self._evaluations.close())
         reports += self._attendance.take()
-        last = (*reports, *self._checks.summary(), *bias(self._handles.values()))
+        last = (*reports, *self._evaluations.summary(), *self._checks.summary(), *bias(self._handles.values()))
         return [report for report in last if isinstance(report, LATE)]
 
     def close(self) -> None:
@@ -234,6 +234,7 @@ class FlowerPool(WorkerPool):
         if was_current:
             handle.current = None
             if handle.sends_again(message, outcome):
+                self._note(self._formats.news())
                 self._send(handle)
                 return
         if isinstance(outcome, Good):

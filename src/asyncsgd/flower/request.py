@@ -40,7 +40,11 @@ class FederatedRequest:
     method: Method
     rounds: int
     size: int | None = None
-    """Arrivals per round; None: as many as clients are connected at the start."""
+    """Arrivals per round; None: as many as clients are connected at the start, times ``fraction``."""
+    fraction: float = 1.0
+    """The fraction of the connected clients that a round has arrivals of, unless ``size`` is given."""
+    least: int = 1
+    """Arrivals that such a round has at least, if as many clients are connected."""
     minimum: int = 2
     """Number of clients that must be connected at the start."""
     evaluate_every: int | None = None
@@ -119,7 +123,8 @@ def begin(request: FederatedRequest, files: RunDirectory | None, note: Callable[
     if request.size is not None:
         return Start(request.needed, request.size, request.rounds * request.size)
     here = connected(request.grid, request.needed, note)
-    return Start(here, here, request.rounds * here)
+    size = max(int(here * request.fraction), min(request.least, here), 1)
+    return Start(here, size, request.rounds * size)
 
 
 @dataclass(frozen=True)

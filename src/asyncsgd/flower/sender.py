@@ -79,7 +79,7 @@ class ClientMessage:
     kind: str
     """``"train"`` or ``"evaluate"``, as Flower names them."""
     group: str
-    """Makes the message unique, as Flower's message ids are hashes of the content."""
+    """The round, as Flower's legacy server names the group: mods of legacy clients read it there."""
     content: Callable[[], Any]
     """Builds the ``RecordDict`` in the message's thread: serializing a large model takes a while."""
     timeout: float
@@ -106,10 +106,6 @@ class ClientMessage:
     def what(self) -> str:
         """What the client was asked to do, in words."""
         return f"job {self.number}" if self.kind == "train" else f"the evaluation of model {self.number}"
-
-    def repeat(self) -> None:
-        """Get ready to be sent again, under another name. The first exchange has ended, so no thread reads this."""
-        self.group = f"{self.group}-again"
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,10 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
     which the job begins, from 1 on, and for evaluation the round that made the model.
 
     By default the server and the clients evaluate after every round, as long as that takes at most 5 % of the time, of
-    the run and of the clients' work. Rounds for which it would take more are not evaluated. Training never waits for an
-    evaluation. The initial model is evaluated on the server, and the last one by the server and by clients, in any
-    case. With ``evaluate_every=1`` every round is evaluated, and updates wait if evaluations take longer than rounds.
+    the run and of the clients' work, or at most 10 s. Rounds for which it would take more are not evaluated. Training
+    never waits for an evaluation. The initial model is evaluated on the server, and the last one by the server and by
+    clients, in any case. With ``evaluate_every=1`` every round is evaluated, and updates wait if evaluations take
+    longer than rounds.
 
     The parameters that `flwr.serverapp.strategy.FedAvg` also has mean the same here. docs/guides/flower-strategy.md
     goes through all of FedAvg's parameters and all of Flower's strategies.
@@ -66,8 +67,9 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         method: How the server uses updates: ``asgd.federated_async_sgd(0.25, concurrency=4)`` or any other recipe. The
             ClientApp decides what a job computes. A method with local steps sends it their number as
             ``config["steps"]``. A compressed method needs `compress_mod` in the ClientApp.
-        fraction_train: 1.0, as in ``FedAvg(fraction_train=1.0)``. Other values are refused: no round draws clients. The
-            method limits the jobs in flight (``concurrency=``).
+        fraction_train: A round is as many arrivals as this fraction of the connected clients, and at least
+            ``min_train_nodes``, so that a run has as many updates as with FedAvg. No round draws clients: the method
+            decides which of them train, and how many at a time (``concurrency=``).
         fraction_evaluate: Fraction of the clients that evaluate a model, drawn at random. 0: clients do not evaluate.
         min_train_nodes: Number of clients that must be connected before the first job is sent.
         min_evaluate_nodes: Least number of clients that evaluate a model, if as many are present.
@@ -81,7 +83,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             its arrays. Default: the weighted mean.
         evaluate_metrics_aggr_fn: The same for the replies of clients that evaluated a model.
         evaluate_every: Evaluate once per this many rounds, however long that takes. Default: after every round, within
-            5 % of the time.
+            5 % of the time or 10 s.
         clients: How long clients may take, what they send, and what happens to clients that fail: see `Clients`.
         privacy: How the ε spent is computed, if the method adds noise: see `Privacy`.
         directory: Directory for trace, metrics and checkpoints. Pass an absolute path, as Flower runs apps in its own
@@ -178,6 +180,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
                 initial_arrays,
                 self.method,
                 num_rounds,
+                fraction=self.fraction_train,
+                least=self.min_train_nodes,
                 minimum=max(self.min_train_nodes, self.min_available_nodes, 1),
                 evaluate_every=self.evaluate_every,
                 until=self.until,
@@ -214,10 +218,12 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         )
 
     def _check(self) -> None:
-        if not is_number(self.fraction_train) or self.fraction_train != 1:
-            problem = "cannot be applied: an asynchronous server has no rounds for which it could draw clients"
-            fix = "pass 1.0, and set the number of jobs in flight with the method's concurrency=..."
-            raise BadParameter("fraction_train", self.fraction_train, problem, fix)
+        for name in OWN_LOOP:
+            if getattr(type(self), name) is not getattr(AsyncStrategy, name):
+                _own_loop(name, f"{type(self).__name__}.{name} would never be called")
+        if not is_number(self.fraction_train) or not 0 < self.fraction_train <= 1:
+            fix = "pass a number above 0, up to 1"
+            raise BadParameter("fraction_train", self.fraction_train, "is not a fraction of the clients", fix)
         if not is_number(self.fraction_evaluate) or not 0 <= self.fraction_evaluate <= 1:
             fix = "pass a number from 0 to 1"
             raise BadParameter("fraction_evaluate", self.fraction_evaluate, "is not a fraction", fix)
@@ -239,10 +245,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
 
     def summary(self) -> None:
         """Log the settings of the strategy, as Flower's strategies do."""
-        least, evaluates = (
-            max(self.min_train_nodes, self.min_available_nodes),
-            "after every round within 5 % of the time",
-        )
+        least = max(self.min_train_nodes, self.min_available_nodes)
+        evaluates = "after every round within 5 % of the time"
         if self.evaluate_every is not None:
             evaluates = f"after every {self.evaluate_every} rounds"
         LOG.info("\t├──> Method: %s", getattr(self.method, "name", self.method))
@@ -276,13 +280,35 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
         """Raise `UsageError`: this strategy collects evaluations beside training."""
         _own_loop("aggregate_evaluate")
 
+    def initialize_parameters(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise `UsageError`: a legacy ``ServerApp(server_fn=...)`` calls this method of a legacy strategy."""
+        raise UsageError(
+            "AsyncStrategy is not a strategy for Flower's legacy interface, ServerApp(server_fn=...); write the "
+            "ServerApp with @app.main() and call strategy.start(grid, ...): docs/guides/flower-strategy.md shows how"
+        )
 
-def _own_loop(name: str) -> NoReturn:
+
+OWN_LOOP = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""The methods of Flower's strategies that the loop of this one does not call."""
+
+
+def _own_loop(name: str, problem: str = "") -> NoReturn:
+    problem = problem or f"AsyncStrategy.{name} cannot be called"
     raise UsageError(
-        f"AsyncStrategy.{name} cannot be called: the strategy runs a loop of its own, without rounds to configure and "
-        "aggregate; call start(...). Strategies that wrap another one do not work with it: docs/guides/"
-        "flower-strategy.md names what to use instead"
+        f"{problem}: the strategy runs a loop of its own, without rounds to configure and aggregate. Strategies that "
+        "wrap another one do not work with it. docs/guides/flower-strategy.md names what to use instead, such as a "
+        "function for train_config, train_metrics_aggr_fn, and callbacks"
     )
+
+
+class History(dict[int, MetricRecord]):
+    """Metrics by round. The error for a round that is missing says why it is."""
+
+    def __missing__(self, number: int) -> NoReturn:
+        raise KeyError(
+            f"round {number} has no metrics: it was not evaluated, so that evaluations take little of the time; "
+            "AsyncStrategy(evaluate_every=1) evaluates every round"
+        )
 
 
 class Recorded:
@@ -302,7 +328,12 @@ class Recorded:
 
 def result_of(run: FederatedRun, found: Mapping[int, Mapping[str, Any]]) -> AsyncResult:
     """Return Flower's ``Result`` of a run; ``found`` has what ``evaluate_fn`` returned since this start."""
-    result = AsyncResult(arrays=run.arrays, run=run)
+    result = AsyncResult(
+        arrays=run.arrays,
+        evaluate_metrics_serverapp=History(),
+        evaluate_metrics_clientapp=History(),
+        run=run,
+    )
     rules = RoundRules(int(run.config["engine"]["round"]))
     names = [name for name in run.metrics if name not in WHEN]
     for place, iteration in enumerate(run.metrics.get("iteration", ())):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asyncsgd.core.vectors import Vector
-from asyncsgd.run.options import Evaluation
+from asyncsgd.run.options import Evaluation, within_share
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace.columns import WHEN
 
@@ -92,6 +92,7 @@ class Evaluator:
         """How many evaluations were abandoned."""
         self.spared = 0
         """How many evaluations were left out, because they would have taken too large a share of the time."""
+        self._last_skipped = self._last_spared = -1  # the last iteration that each of them counts
         self._spent = 0.0  # seconds of evaluations since `_since`, without the first one
         self._took = 0.0  # seconds of the last evaluation
         self._since: float | None = None  # the time on the run's clock at which the shares begin
@@ -106,10 +107,11 @@ class Evaluator:
     def skip(self, iteration: int) -> None:
         """Leave out the evaluation that is due: the one before is still under way."""
         self.skipped += 1
+        self._last_skipped = iteration
         self._plan(iteration)
 
     def affordable(self, iteration: int, seconds: float) -> bool:
-        """Return whether an evaluation now would stay within its share of the time; else leave it out.
+        """Return whether an evaluation now would stay within its share of the time, or is free; else leave it out.
 
         It is expected to take as long as the last one. The clock starts here, so after a resume only the time since
         then counts, for evaluations as for the run.
@@ -118,9 +120,10 @@ class Evaluator:
             return True
         if self._since is None:
             self._since = 0.0 if self.last in (None, 0) else seconds
-        if self._spent + self._took <= self._share * (seconds - self._since):
+        if within_share(self._spent + self._took, self._share, seconds - self._since):
             return True
         self.spared += 1
+        self._last_spared = iteration
         self._plan(iteration)
         return False
 
@@ -141,6 +144,8 @@ class Evaluator:
         """Start to evaluate a model that no longer changes; `finished` returns the result."""
         self._plan(iteration)
         self.last = iteration
+        self.skipped -= iteration == self._last_skipped  # the last model of a run is evaluated after all
+        self.spared -= iteration == self._last_spared
         # A task may define ``planned()``: it is called here, in the loop's thread, before any other event.
         planned: Callable[[], None] | None = getattr(self._task, "planned", None)
         if planned is not None:

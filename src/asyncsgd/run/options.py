@@ -116,6 +116,20 @@ class Limits:
             raise BadParameter("evaluation_errors", self.evaluation_errors, "is not a choice", f"pass {fix}")
 
 
+FREE_SECONDS = 10.0
+"""Seconds of evaluation that are always allowed where evaluation may take a limited share of the time: a run of a
+minute or two evaluates as often as it was asked to."""
+
+
+def within_share(spent: float, share: float, whole: float, *, times: int = 1) -> bool:
+    """Return whether these seconds of evaluation are within their share of the whole time, or are free.
+
+    >>> within_share(9.0, 0.05, 60.0), within_share(11.0, 0.05, 60.0), within_share(11.0, 0.05, 600.0)
+    (True, False, True)
+    """
+    return spent <= max(times * FREE_SECONDS, share * whole)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """When the task is evaluated, and which metric ends the run."""
@@ -127,8 +141,8 @@ class Evaluation:
     """Clients evaluate too. A run that a signal stops neither waits for an evaluation nor evaluates its last model, as
     clients may take minutes. Without a ``share``, updates wait if an evaluation is due while the last one runs."""
     share: float | None = None
-    """The largest share of the run's time that evaluations take. One that would take more is left out; the initial
-    and the last model are always evaluated. None: no limit."""
+    """The largest share of the run's time that evaluations take. One that would take more is left out, but for
+    `FREE_SECONDS`; the initial and the last model are always evaluated. None: no limit."""
 
     @classmethod
     def of(cls, iterations: int, every: int | None, until: str | None, *, federated: bool = False) -> Evaluation:

@@ -380,9 +380,8 @@ class Recording:
             who = "1 evaluation was" if skipped == 1 else f"{skipped:,} evaluations were"
             facts.append(f"{who} skipped, because the one before was still under way; a larger every= asks for fewer")
         if spared := self.evaluator.spared:
-            facts.append(
-                f"{spared:,} rounds were not evaluated, so that evaluations take little of the time; {ALL_ROUNDS}"
-            )
+            rounds = "1 round was" if spared == 1 else f"{spared:,} rounds were"
+            facts.append(f"{rounds} not evaluated, so that evaluations take little of the time; {ALL_ROUNDS}")
         return replace(seen, facts=tuple(facts))
 
     def close(self, trace: Trace, *, interrupted: bool) -> tuple[Vector, int | None, Diagnosis]:
