@@ -76,7 +76,7 @@ def test_the_functions_of_the_page_work() -> None:
     legacy_mean = found["adapted"](lambda rows: {"accuracy": sum(n * row["accuracy"] for n, row in rows) / 4})
     assert legacy_mean(metrics, "num-examples") == {"accuracy": 0.75}
     for record, loss in zip(metrics, (4.0, 8.0), strict=True):
-        record["metrics"]["loss"] = loss
+        record["any"]["loss"] = loss
     assert legacy_mean(metrics, "num-examples") == {"accuracy": 0.75, "loss": 7.0}
     context = Context(1, 2, {"name": "clinic-b"}, RecordDict(), {})
     content = found["content_of_reply"](ArrayRecord(), MetricRecord({"num-examples": 1}), context)
