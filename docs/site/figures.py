@@ -220,8 +220,8 @@ def _language(part: dict[str, Any]) -> list[str]:
     sizes = _sizes(part)
     heads = [f"{int(rows):,} rows, {row['iterations']:,} updates | asynchronous over it" for rows, row in sizes.items()]
     rows = [
-        "The held-out loss of the same GPT after equal tokens, mean over the seeds. The peak of the step size and AdamW's "
-        "β1 are the best of each row, tried on one seed. "
+        "The held-out loss of the same GPT after equal tokens, mean over the seeds. The peak of the step size and "
+        "AdamW's β1 are the best of each row, tried on one seed. "
         f"Our target is {part['wanted_loss']} times a synchronous loop's:",
         "",
         "| | " + " | ".join(heads) + " |",
