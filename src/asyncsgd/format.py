@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from numpy.typing import NDArray
 
 NOTHING = "–"
 """The text in place of a missing number."""
@@ -30,6 +32,15 @@ def number(value: float | None, digits: int = 4) -> str:
         return f"{value:,}"
     near = rounded(value, digits)
     return f"{near:,.0f}" if 1000 <= abs(near) < LARGE else f"{near:.{digits}g}"
+
+
+def latest(values: Sequence[float] | NDArray[Any]) -> float:
+    """Return the last of these numbers that is known: an evaluation need not measure every metric.
+
+    >>> latest([0.5, 0.25, math.nan]), latest([])
+    (0.25, nan)
+    """
+    return next((float(value) for value in reversed(values) if not math.isnan(value)), math.nan)
 
 
 def rounded(value: float, digits: int = 3) -> float:

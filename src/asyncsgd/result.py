@@ -16,6 +16,7 @@ from asyncsgd.core.errors import BadParameter, MissingLibrary
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.method import Method
 from asyncsgd.core.vectors import Vector
+from asyncsgd.format import latest
 from asyncsgd.tasks import model_file
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace import Trace
@@ -38,7 +39,7 @@ class Run:
     """The final model; if the run diverged, the last evaluated model with finite metrics."""
     trace: Trace
     metrics: dict[str, NDArray[Any]]
-    """The task's metrics, with the "iteration" and the "time" of each evaluation."""
+    """The task's metrics, with the "iteration" and the "time" of each evaluation. NaN: not measured this time."""
     method: Method
     diverged: int | None = None
     """The iteration at which the run was found to diverge (by an evaluation, or by an update that was not finite), or
@@ -53,7 +54,7 @@ class Run:
     """The task of the run: `module` and `write_model` ask it for the names and shapes of the model."""
 
     def __repr__(self) -> str:
-        end = ", ".join(f"{name} {values[-1]:.4g}" for name, values in self.metrics.items() if len(values))
+        end = ", ".join(f"{name} {latest(values):.4g}" for name, values in self.metrics.items() if len(values))
         fate = "" if self.diverged is None else f", diverged at {self.diverged}"
         rest = leftover(self.method, self.trace)
         return f"<{type(self).__name__} of {self.method.name}: {end}{fate}{'' if rest is None else f'; {rest}'}>"
@@ -108,8 +109,9 @@ class Run:
         The model of a PyTorch task has the names of its module's state_dict, buffers included. Load it with
         ``safetensors.torch.load_model(module, path)``, or with ``module.load_state_dict(torch.load(path))``. Tied
         weights are written once to a safetensors file, because that format does not allow tensors that share memory;
-        ``load_model`` fills in the others. A task with ``layout()`` gives names and shapes; the model of any other task
-        is one vector, ``x``.
+        ``load_model`` fills in the others. The model of a Flower run has the arrays of ``initial_arrays``, those that
+        are not trained included. A task with ``layout()`` gives names and shapes; the model of any other task is one
+        vector, ``x``.
 
         >>> import tempfile
         >>> from safetensors.numpy import load_file

@@ -15,7 +15,6 @@ from flower.serving import ARRAYS, QUIET, Ear, clients, error, quiet, serve
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 import asyncsgd as asgd
-from asyncsgd.core.errors import BadParameter
 
 EVIL = "</script><script>alert(1)</script>"
 
@@ -147,17 +146,3 @@ def test_evaluation_may_say_nothing_at_times(private: bool, tmp_path: Path) -> N
     never = serve(clients(1.0, 2.0), ARRAYS, method, evaluate=lambda t, a: None, directory=tmp_path / "run", **options)
     assert never.trace.iterations == 10
     assert "run" in asgd.report(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
-
-
-def test_metrics_must_keep_their_names() -> None:
-    names = iter(["a", "a", "b"])
-    with pytest.raises(BadParameter, match=r"evaluate_fn = \['b'\] are different metrics than before; return"):
-        serve(
-            clients(1.0, 2.0),
-            ARRAYS,
-            asgd.async_sgd(0.1),
-            iterations=9,
-            every=1,
-            evaluate=lambda t, a: {next(names): 1.0},
-            **QUIET,
-        )

@@ -381,7 +381,7 @@ def _lines(watcher: Watcher, wait: bool, seconds: float, pause: Pause, console: 
 
 def line(frame: Frame) -> str:
     """Return a frame as one line."""
-    from asyncsgd.format import clock, number
+    from asyncsgd.format import clock, latest, number
     from asyncsgd.trace.columns import WHEN
 
     names = [name for name in frame.metrics if name not in WHEN][:3]
@@ -392,7 +392,7 @@ def line(frame: Frame) -> str:
             f"{frame.iterations:,}/{frame.ending.wanted:,}",
             *([f"epoch {frame.epoch:.2f}"] if frame.epoch is not None else []),
             *([f"{number(frame.updates_per_second)}/s"] if frame.updates_per_second else []),
-            *(f"{name} {number(frame.metrics[name][-1])}" for name in names),
+            *(f"{name} {number(latest(frame.metrics[name]))}" for name in names),
             f"τ avg {number(frame.average_delay)} max {frame.maximum_delay}",
             f"{frame.alive} workers",
         ]

@@ -194,7 +194,7 @@ def _metrics(frame: Frame, width: int) -> Table:
     table.add_column(style="dim", no_wrap=True)
     taken = max(min(16, len(name)) for name in names[:METRICS]) + 32
     for name in names[:METRICS]:
-        values = frame.metrics[name]
+        values = [value for value in frame.metrics[name] if not math.isnan(value)] or [math.nan]
         line = sparkline(values, max(8, min(50, width - taken)))
         table.add_row(name, number(values[0]), line, number(values[-1]), "log" if is_log(values) else "")
     if len(names) > METRICS:

@@ -168,6 +168,15 @@ class Layout:
             )
         return record
 
+    def named(self, x: Vector, carried: Arrays) -> dict[str, NDArray[Any]]:
+        """Return every array in its own dtype and shape: a view of the vector where the vector has this dtype."""
+        found = {}
+        with np.errstate(over="ignore"):
+            for part in self.parts:
+                values = carried[part.name] if part.place is None else x[part.place]
+                found[part.name] = values.astype(part.dtype, copy=False).reshape(part.shape)
+        return found
+
     def read(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return the arrays of a reply as views. Raise `BadReply` unless they match this model."""
         return read_parts(record, self.parts)

@@ -134,8 +134,7 @@ class FlowerPool(WorkerPool):
         self._allowance.resumed(trace)
 
     def label(self, worker: int) -> str:
-        handle = self._handles.get(worker)
-        return client_label(worker) if handle is None else str(handle.title)
+        return client_label(worker) if (handle := self._handles.get(worker)) is None else str(handle.title)
 
     def _settle(self) -> None:
         """Send the jobs of clients whose last update got no verdict: the server did not apply it."""
@@ -206,9 +205,10 @@ class FlowerPool(WorkerPool):
         """
         self._inbox.put((None, RunEnded(why)))
 
-    def measured(self, iteration: int, record: Any) -> None:
+    def measured(self, iteration: int, record: Any, *notes: Note) -> None:
         """Let clients evaluate the model that the server has evaluated, if they should. Any thread may call this."""
-        self._inbox.put(Measured(iteration, record))
+        for item in (*notes, Measured(iteration, record)):
+            self._inbox.put(item)
 
     # ------------------------------------------------------------------------------------------ items of the inbox
 
@@ -218,10 +218,9 @@ class FlowerPool(WorkerPool):
                 self._look_at(item)
             case Note():
                 self._note([item])
-            case Measured(iteration=iteration, record=record):
-                if self.evaluates:
-                    self._evaluations.ask(iteration, record)
-                    self._evaluate()
+            case Measured(iteration=iteration, record=record) if self.evaluates:
+                self._evaluations.ask(iteration, record)
+                self._evaluate()
             case (message, Fatal() as fatal):
                 self._fatal = fatal.error("" if message is None else self.label(message.worker))
             case (message, outcome):

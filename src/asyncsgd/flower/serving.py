@@ -175,6 +175,7 @@ def _run(request: RunRequest, hooks: Hooks, files: RunDirectory | None) -> Train
 
 
 def _result(run: TrainingRun, task: FlowerTask, accountant: Accountant | None) -> FederatedRun:
+    task.keep_carried()
     if run.directory is None:
         assert task.pool is not None
         rows, replies = task.pool.log.history, list(task.pool.log.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -163,8 +164,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
                 ``name``.
             evaluate_config: The same for evaluation by clients.
             evaluate_fn: ``evaluate_fn(server_round, arrays)`` evaluates a model on the server, in a thread of its own.
-                It is called with round 0 before training, and then as the class describes. It returns metrics, with
-                the same names every time, or None to record nothing this time.
+                It is called with round 0 before training, and then as the class describes. It returns metrics, or
+                None to record nothing this time. Rounds may have different metrics.
         """
         record = Recorded(evaluate_fn)
         with Hooks(self.callbacks, Terminal(evaluated=evaluated_line) if self.progress else None) as hooks:
@@ -338,7 +339,8 @@ def result_of(run: FederatedRun, found: Mapping[int, Mapping[str, Any]]) -> Asyn
     names = [name for name in run.metrics if name not in WHEN]
     for place, iteration in enumerate(run.metrics.get("iteration", ())):
         number = rules.of_model(int(iteration))
-        values = found.get(number) or {name: float(run.metrics[name][place]) for name in names}
+        stored = {name: float(run.metrics[name][place]) for name in names}
+        values = found.get(number) or {name: value for name, value in stored.items() if not isnan(value)}
         if values:
             result.evaluate_metrics_serverapp[number] = MetricRecord(dict(values))
     kinds = {"train": result.train_metrics_clientapp, "evaluate": result.evaluate_metrics_clientapp}

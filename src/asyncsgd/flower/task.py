@@ -16,6 +16,7 @@ from asyncsgd.core.errors import BadParameter, BadRunDirectory, BadTraceFile, Da
 from asyncsgd.core.random import derive, output
 from asyncsgd.core.server import JOB
 from asyncsgd.core.vectors import Vector
+from asyncsgd.engines.base import Note
 from asyncsgd.flower.arrays import Arrays, Layout, Part
 from asyncsgd.flower.privacy import Accountant
 from asyncsgd.run.read import read_config
@@ -33,6 +34,8 @@ SECONDS = 1.0
 """Least number of seconds between two writes of the carried arrays."""
 LAST_CLIENTS = 32
 """Number of clients whose last carried arrays are kept in memory: those that replied last."""
+SHOWN = 3
+"""Number of new metrics, and of missing ones, that a note names."""
 
 
 class Memory:
@@ -137,7 +140,8 @@ class FlowerTask:
         self._stand_in = stand_in
         self.heterogeneous, self.notes = heterogeneous, notes
         self.pool: FlowerPool | None = None
-        self._names: set[str] | None = None
+        self._names: set[str] | None = None  # of the first evaluation
+        self._names_differ = False  # whether a note has said so
         self._last = 0
         self._contributions: float | None = None
 
@@ -158,8 +162,21 @@ class FlowerTask:
         """Return the name, the offset in the vector and the shape of every array that is trained."""
         return tuple((part.name, part.place.start, part.shape) for part in self._layout.parts if part.place)
 
+    def named_arrays(self, x: Vector) -> dict[str, NDArray[Any]]:
+        """Return the whole model by name: the arrays of this vector, and the carried ones that were kept last."""
+        return self._layout.named(x, self._carried)
+
+    def keep_carried(self) -> None:
+        """Keep the carried arrays of now, which belong to the model of now. Clients change them at any time."""
+        if self.pool is not None:
+            self._carried = self.pool.carried
+
     def planned(self) -> None:
-        """Record the ε spent up to the model that is evaluated next: more is spent while the evaluation runs."""
+        """Keep what belongs to the model that is evaluated next: its carried arrays, and the ε spent up to it.
+
+        Both move on while the evaluation runs. The next one begins only after the callbacks have seen its result.
+        """
+        self.keep_carried()
         if self._accountant is not None:
             self._contributions = self._accountant.book.most  # ε takes a while: the evaluating thread computes it
 
@@ -175,31 +192,39 @@ class FlowerTask:
     def evaluate_at(self, iteration: int, x: Vector) -> dict[str, Any] | None:
         """Return the metrics of the model of this iteration, and let clients evaluate it too, if they should.
 
-        None if the user's function returned None: it need not measure every time.
+        None if the user's function returned None or no metrics: it need not measure every time.
         """
         self._last = iteration
         clients = self.pool is not None and self.pool.evaluates
         record = self.record(x) if clients or self._evaluate is not None else None  # a copy of the whole model
         given = {} if self._evaluate is None else self._evaluate(iteration, record)
-        values = None if given is None else self._named(_numbers(given))
+        values = None if given is None else _numbers(given)
+        if self._evaluate is not None and not values:
+            values = None
+        notes = [] if values is None else self._compare(values)
+        if values is not None and self._accountant is not None and self._contributions is not None:
+            values["epsilon"] = self._accountant.epsilon(self._contributions)
         if self.pool is not None:
-            self.pool.measured(iteration, record)
+            self.pool.measured(iteration, record, *notes)
         return values
 
-    def _named(self, values: dict[str, float]) -> dict[str, float]:
-        """Check that the metrics have the same names every time, and add the ε spent."""
+    def _compare(self, values: Mapping[str, float]) -> list[Note]:
+        """Return a note if the metrics are not those of the first evaluation; only once."""
         if self._names is None:
             self._names = set(values)
-        elif self._names != set(values):
-            fix = f"return {sorted(self._names)} every time, or None"
-            raise BadParameter("evaluate_fn", sorted(values), "are different metrics than before", fix)
-        if self._accountant is None or self._contributions is None:
-            return values
-        return {**values, "epsilon": self._accountant.epsilon(self._contributions)}
+        new, missing = sorted(values.keys() - self._names), sorted(self._names - values.keys())
+        if self._names_differ or not (new or missing):
+            return []
+        self._names_differ = True
+        shown = [*(f"{name} is new" for name in new[:SHOWN]), *(f"{name} is missing" for name in missing[:SHOWN])]
+        left = f" and {more} more" if (more := len(new) + len(missing) - len(shown)) else ""
+        text = f"evaluate_fn returned other metrics than at first: {', '.join(shown)}{left}"
+        rest = "every round keeps those that it returned (said once)"
+        return [Note("metrics_differ", {"new": new, "missing": missing}, f"{text}; {rest}")]
 
     def record(self, x: Vector) -> Any:
-        """Return the ``ArrayRecord`` of a vector and of the carried arrays."""
-        return self._layout.join(x, self._carried if self.pool is None else self.pool.carried)
+        """Return the ``ArrayRecord`` of a vector and of the carried arrays that were kept last."""
+        return self._layout.join(x, self._carried)
 
     def restore(self, folder: Path) -> None:
         """Read the carried arrays from the directory of a finished run."""

@@ -153,7 +153,8 @@ def delay_bar(fig: Any, colours: Any, axes: Any) -> None:
 def convergence(axes: Any, runs: Mapping[str, Any], metric: str, over: str = "time") -> None:
     """Draw a metric of several runs over seconds or iterations; lines differ in colour and marker."""
     for place, (name, run) in enumerate(runs.items()):
-        x, y = run.metrics[over], run.metrics[metric]
+        known = ~np.isnan(run.metrics[metric])  # where it was measured: a gap would break the line
+        x, y = run.metrics[over][known], run.metrics[metric][known]
         every = max(1, len(x) // 8)
         style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
         axes.plot(x, y, label=name, markevery=(place % every, every), **style)

@@ -186,7 +186,11 @@ def _metrics(subjects: Sequence[RunView]) -> list[dict[str, Any]]:
             if name not in subject.metrics or "iteration" not in subject.metrics:
                 continue
             axes = {axis: subject.metrics.get(axis, np.full(len(subject.metrics[name]), np.nan)) for axis in AXES}
-            columns = thinned({**axes, "value": subject.metrics[name]})
+            known = ~np.isnan(subject.metrics[name])  # where it was measured: a gap would break the line
+            if not known.any():
+                continue
+            columns = {**axes, "value": subject.metrics[name]}
+            columns = thinned({key: column[known] for key, column in columns.items()})
             lines.append({"run": place, **{key: page_data.numbers(column) for key, column in columns.items()}})
             values.append(subject.metrics[name])
         everywhere = np.concatenate(values) if values else np.empty(0)

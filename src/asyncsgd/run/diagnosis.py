@@ -112,7 +112,7 @@ def diagnose(run: Observed, *, apart: str | None = None) -> Diagnosis:
     L is estimated at the start and, unless the loss has blown up, at x. The curvature at a model that has blown up does
     not show which step would have prevented that. ``apart`` is the reason not to compute gradients of this task here.
     """
-    trace, metrics, method, task = run.trace, run.metrics, run.method, run.task
+    trace, metrics, method, task = run.trace, _with_loss(run.metrics), run.method, run.task
     if trace.iterations == 0:
         return Diagnosis(problems=("no update has arrived; check how the jobs ended",))
     delays = trace.delays
@@ -206,6 +206,14 @@ def _smoothness(
         return known
     facts.append(f"the step cannot be judged: {why}")
     return None
+
+
+def _with_loss(metrics: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """Return the rows of the evaluations that measured the loss; all rows if none did."""
+    if "loss" not in metrics:
+        return metrics
+    known = ~np.isnan(metrics["loss"])
+    return {name: values[known] for name, values in metrics.items()}
 
 
 def _learns(metrics: Mapping[str, NDArray[Any]]) -> bool | None:

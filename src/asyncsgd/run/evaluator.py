@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from asyncsgd.core.vectors import Vector
 from asyncsgd.run.options import Evaluation, within_share
+from asyncsgd.run.read import columns
 from asyncsgd.tasks.base import Task
 from asyncsgd.trace.columns import WHEN
 
@@ -226,8 +227,9 @@ class Evaluator:
 
     def judge(self, row: Row) -> None:
         """Compare a row with the target."""
-        if self._target is not None and self._target.met(row):
-            self.reached = True
+        if self._target is not None:
+            self._target.require(self.rows)
+            self.reached = self.reached or self._target.met(row)
 
     @property
     def metrics(self) -> Row:
@@ -240,8 +242,8 @@ class Evaluator:
         return blown_up([row["loss"] for row in (*self.rows[:1], *self.rows[-1:]) if "loss" in row])
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return one array per name."""
-        return {name: np.array([row[name] for row in self.rows]) for name in (self.rows[0] if self.rows else ())}
+        """Return one array per name; NaN where an evaluation did not measure a metric."""
+        return columns(self.rows)
 
     def load(self, rows: list[Row]) -> None:
         """Resume after the rows of a directory."""
@@ -250,6 +252,7 @@ class Evaluator:
             self.last = rows[-1]["iteration"]
             self._plan(rows[-1]["iteration"])
         if self._target is not None:
+            self._target.require(rows)
             self.reached = any(self._target.met(row) for row in rows)
 
 

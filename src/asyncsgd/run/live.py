@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from asyncsgd.core.errors import BadRunDirectory, Torn
-from asyncsgd.format import jsonable
+from asyncsgd.format import jsonable, latest
 from asyncsgd.run.directory import in_use
 from asyncsgd.run.ending import End, Ending, ending_of_files, since_start
 from asyncsgd.run.epochs import expected
@@ -120,7 +120,7 @@ class Frame:
     def headline(self) -> dict[str, Any]:
         """Return the frame for JSON, with the names of `asyncsgd.run.view.RunView.headline`."""
         row = {name: value for name, value in asdict(self).items() if name not in ("ending", "workers")}
-        row["metrics"] = {name: values[-1] for name, values in self.metrics.items() if values}
+        row["metrics"] = {name: latest(values) for name, values in self.metrics.items() if values}
         row |= {"state": str(self.ending.kind), "sentence": self.sentence}
         row |= {"wanted": self.ending.wanted, "until": self.ending.until}
         row |= {"workers": len(self.workers), "per_worker": [asdict(worker) for worker in self.workers]}

@@ -117,7 +117,7 @@ class Loop:
         if row is None:
             return
         if evaluation.target is not None:
-            evaluation.target.met(row)
+            evaluation.target.require([row])
         if checkpoint is not None and any(callback.metric not in row for callback in followers):
             row = record.evaluator.now(checkpoint.iteration, model_of(checkpoint))  # the task may have more metrics now
         for callback in followers:

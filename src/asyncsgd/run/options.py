@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +46,15 @@ class Target:
             raise BadParameter("until", text, "is not a target", fix)
         return cls(found[1], found[2].startswith(">"), bound, strict="=" not in found[2])
 
-    def met(self, row: Mapping[str, Any]) -> bool:
-        """Return whether these metrics meet the target."""
-        if self.metric not in row:
-            fix = nearest(self.metric, [name for name in row if name not in WHEN])
+    def require(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Raise unless one of these evaluations measured the metric."""
+        if rows and not any(self.metric in row for row in rows):
+            fix = nearest(self.metric, [name for name in rows[-1] if name not in WHEN])
             raise BadParameter("until", self.metric, "is not among the task's metrics", fix)
-        value = float(row[self.metric])
+
+    def met(self, row: Mapping[str, Any]) -> bool:
+        """Return whether these metrics meet the target. An evaluation that did not measure the metric does not."""
+        value = float(row.get(self.metric, math.nan))
         beyond = value > self.bound if self.at_least else value < self.bound
         return beyond or (value == self.bound and not self.strict)
 

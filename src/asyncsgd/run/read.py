@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from asyncsgd.core.errors import BadParameter, BadRunDirectory, Damage, NoRun, TraceError
 from asyncsgd.trace import Trace
@@ -190,7 +193,16 @@ def read_blocks(path: Path, name: str) -> bytes:
         raise BadRunDirectory(f"{path / name} is damaged: {error}; {REPAIR}") from error
 
 
-def read_metrics(path: Path) -> dict[str, list[Any]]:
+def read_metrics(path: Path) -> dict[str, NDArray[Any]]:
     """Return the columns of metrics.jsonl."""
-    rows = read_lines(path, "metrics.jsonl")
-    return {name: [row.get(name) for row in rows] for name in (rows[0] if rows else ())}
+    return columns(read_lines(path, "metrics.jsonl"))
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return rows of metrics as one array per name; NaN where an evaluation did not measure a metric.
+
+    >>> columns([{"iteration": 0, "loss": 2.0}, {"iteration": 5, "loss": 1.0, "accuracy": 0.5}])
+    {'iteration': array([0, 5]), 'loss': array([2., 1.]), 'accuracy': array([nan, 0.5])}
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}

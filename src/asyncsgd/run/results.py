@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from asyncsgd.core.errors import BadCheckpoint, Damage
 from asyncsgd.core.method import Method
 from asyncsgd.core.server import Server
@@ -88,7 +86,7 @@ class TrainingRun(Run):
         method = method.bind(**bound)
         journal = configuration.journal(path)
         x, iteration = _model(path, method)
-        metrics = {name: np.array(values) for name, values in read_metrics(path).items()}
+        metrics = read_metrics(path)
         since = since_start(journal)
         diverged = next((row["iteration"] for row in since if row["event"] == DIVERGED), None)
         seen = next((row for row in reversed(journal) if row["event"] == DIAGNOSED), None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from asyncsgd.core.errors import BadRunDirectory, TraceError, UsageError
 from asyncsgd.core.events import Outcome
 from asyncsgd.core.parts import describe, described_bytes, described_schedule
-from asyncsgd.format import jsonable, number, size, span
+from asyncsgd.format import jsonable, latest, number, size, span
 from asyncsgd.result import Run, traffic
 from asyncsgd.run.diagnosis import Diagnosis, Observed, diagnose, stored
 from asyncsgd.run.directory import LAST_FINITE, in_use
@@ -205,8 +205,8 @@ class RunView:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """The last value of every metric."""
-        return {name: float(values[-1]) for name, values in self.metrics.items() if name not in WHEN and len(values)}
+        """The last known value of every metric."""
+        return {name: latest(values) for name, values in self.metrics.items() if name not in WHEN and len(values)}
 
     @property
     def skipped_rows(self) -> int | None:

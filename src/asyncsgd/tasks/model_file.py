@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asyncsgd._files import replacing, write_bytes
 from asyncsgd.core.errors import BadParameter, Damage, MissingLibrary
@@ -48,8 +49,17 @@ def check_path(path: str | PathLike[str], *, formats: tuple[str, ...] = (SAFETEN
     return found
 
 
+def named_arrays(task: Any, x: Vector) -> dict[str, NDArray[Any]] | None:
+    """Return what the task's ``named_arrays(x)`` returns; None if it has no such method."""
+    method = getattr(task, "named_arrays", None)
+    return dict(method(x)) if callable(method) else None
+
+
 def named_tensors(task: Any, x: Vector) -> dict[str, Any]:
-    """Return the model by name: tensors of the task's module, parts of its ``layout()``, or ``{"x": x}``."""
+    """Return the model by name: `named_arrays`, tensors of the task's module, parts of its layout, or ``{"x": x}``."""
+    arrays = named_arrays(task, x)
+    if arrays is not None:
+        return arrays
     module = getattr(task, "module", None)
     if callable(module):
         return dict(module(x).state_dict())
@@ -60,20 +70,28 @@ def named_tensors(task: Any, x: Vector) -> dict[str, Any]:
 
 
 def write_model(
-    path: str | PathLike[str], task: Any, x: Vector, facts: Mapping[str, str] | None = None, *, private: bool = False
+    path: str | PathLike[str],
+    task: Any,
+    x: Vector,
+    facts: Mapping[str, str] | None = None,
+    *,
+    private: bool = False,
+    arrays: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
     """Write the model that ``x`` is for a task, whole or not at all; return the path.
 
     Args:
         path: A name that ends in .safetensors, .pt or .pth.
-        task: The task. One with ``module(x)`` gives the names of the module's state_dict, one with ``layout()`` those
-            of the layout; the model of any other task (or None) is one tensor, ``x``.
+        task: The task. One with ``named_arrays(x)`` gives all arrays of the model, also those that are not in x; one
+            with ``module(x)`` gives the names of the module's state_dict, one with ``layout()`` those of the layout;
+            the model of any other task (or None) is one tensor, ``x``.
         x: The flat model.
         facts: Metadata of a safetensors file.
         private: Whether only the owner may read the file.
+        arrays: What `named_arrays` returned for this model, if it was asked before.
     """
     target = check_path(path)
-    return _write(target, named_tensors(task, x), dict(facts or {}), private=private)
+    return _write(target, named_tensors(task, x) if arrays is None else arrays, dict(facts or {}), private=private)
 
 
 def convert(source: Path, path: str | PathLike[str]) -> Path:

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from asyncsgd._files import writing
 from asyncsgd.core.errors import BadParameter, Damage
 from asyncsgd.core.validate import count, nearest
@@ -17,7 +19,7 @@ from asyncsgd.format import number
 from asyncsgd.run.callbacks.base import Callback, Control, LiveView
 from asyncsgd.run.checkpoints import BackgroundCall
 from asyncsgd.run.checksums import BEST
-from asyncsgd.tasks.model_file import SAFETENSORS, check_path, read_facts, write_model
+from asyncsgd.tasks.model_file import SAFETENSORS, check_path, named_arrays, read_facts, write_model
 
 if TYPE_CHECKING:
     from asyncsgd.run.results import TrainingRun
@@ -96,9 +98,14 @@ class Best(Callback):
             fix = f"{nearest(self.metric, list(metrics))} (the metrics are: {names})"
             raise BadParameter("metric", self.metric, "is not among the task's metrics", fix)
 
+    def _has_value(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether an evaluation measured the metric. Raise if it did not, and none before did."""
+        if self.best is None:
+            self.require(metrics)
+        return self.metric in metrics
+
     def _improves(self, view: LiveView, metrics: Mapping[str, float]) -> bool:
         """Return whether an evaluation is the best so far, and remember it."""
-        self.require(metrics)
         value = float(metrics[self.metric])
         better = self.best is None or (value < self.best if self.mode == "min" else value > self.best)
         if better and math.isfinite(value):
@@ -133,7 +140,8 @@ class EarlyStopping(Best):
             decide: loss, error, perplexity, mse, distance, norm and the like mean "min"; accuracy, acc, auc, f1,
             precision, recall, bleu and the like mean "max". Any other name needs a mode.
 
-    A resumed run continues to count where its checkpoint stood. To continue a run that was stopped, resume it with
+    An evaluation that did not measure the metric does not count; the first one must. A resumed run continues to count
+    where its checkpoint stood. To continue a run that was stopped, resume it with
     more patience. ``best`` and ``iteration`` are the best value so far and its iteration, ``waited`` the number of
     evaluations since. See also docs/howto/callback.md.
 
@@ -166,6 +174,8 @@ class EarlyStopping(Best):
 
     def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
         """Count evaluations without improvement; stop the run after ``patience`` of them."""
+        if not self._has_value(metrics):
+            return
         self.waited = 0 if self._improves(view, metrics) else self.waited + 1
         if self.waited >= self.patience and view.iteration < view.wanted:  # else the run ends anyway
             often = "1 evaluation" if self.waited == 1 else f"{self.waited} evaluations"
@@ -184,6 +194,10 @@ class EarlyStopping(Best):
         return note
 
 
+Model = tuple[Vector, dict[str, NDArray[Any]] | None]
+"""A flat model, and the arrays that its task names itself, if it does."""
+
+
 class SaveBest(Best):
     """Write the model of the best evaluation to a safetensors file, whenever there is a better one.
 
@@ -194,13 +208,16 @@ class SaveBest(Best):
         path: The file, a name that ends in .safetensors; by default ``best.safetensors`` in the directory of the run,
             which `asyncsgd verify` then checks too.
 
+    The file has all arrays of the evaluated model, in their own dtypes and shapes, under the names of the module's
+    state_dict or of Flower's ``initial_arrays``, BatchNorm's statistics included. Other tasks give the names of their
+    ``layout()``, or one vector, ``x``. Load the file with ``safetensors.torch.load_model(model, path)``, or with
+    ``model.load_state_dict(safetensors.torch.load_file(path))``, or let ``asyncsgd export DIR model.pt --best`` write a
+    state_dict. Metadata of the file: ``metric``, ``value``, ``iteration``.
+
     The loop only copies the model. Another thread writes it while updates arrive, and replaces the file as a whole. A
     better model that comes meanwhile is written next; of several, only the best one. A checkpoint waits for the file,
     so that after a kill it never knows of a better model than the file holds; so does the end of the run. Before a run
-    starts, `asyncsgd.train` counts four copies of the model for this. The file has the names and shapes of the module's
-    state_dict, or of the task's ``layout()``; the model of any other task is one vector, ``x``. Load it with
-    ``safetensors.torch.load_model(model, path)``, or let ``asyncsgd export DIR model.pt --best`` write a state_dict.
-    Metadata of the file: ``metric``, ``value``, ``iteration``.
+    starts, `asyncsgd.train` counts four copies of the model for this.
 
     ``best`` and ``iteration`` are the best value so far and its iteration, ``file`` is the path. A resumed run replaces
     the file only by a better model. If the run was killed, the file may hold a model that came after the last
@@ -221,7 +238,7 @@ class SaveBest(Best):
         self.path = None if path is None else check_path(path, formats=(SAFETENSORS,))
         self.file: Path | None = self.path
         """The file that is written; known once a run has started."""
-        self._waiting: tuple[LiveView, Vector] | None = None  # the initial model, before the first checkpoint
+        self._waiting: tuple[LiveView, Model] | None = None  # the initial model, before the first checkpoint
         # The thread of `_writer` owns the model that it writes. Everything else belongs to the loop's thread.
         self._writer: BackgroundCall[Path] = BackgroundCall("asyncsgd-best-model")
         self._next: Callable[[], Path] | None = None  # writes the model that comes after the one that is being written
@@ -257,22 +274,24 @@ class SaveBest(Best):
 
     def on_evaluation(self, view: LiveView, metrics: Mapping[str, float], control: Control) -> None:
         """Write the evaluated model if it is the best one."""
-        if not self._improves(view, metrics):
+        if not self._has_value(metrics) or not self._improves(view, metrics):
             return
+        x = view.x
+        model = x, named_arrays(view.task, x)  # now: what is not in x may change before another thread writes it
         self._waiting = None
         if view.iteration == 0 and view.resumed_at is None and self.path is None:
-            self._waiting = view, view.x  # the directory has no run yet, and a refused start must leave nothing there
+            self._waiting = view, model  # the directory has no run yet, and a refused start must leave nothing there
         else:
-            self._write(view, view.x)
+            self._write(view, model)
 
     def on_checkpoint(self, view: LiveView, path: Path) -> None:
         """Write the initial model, if no better one has come."""
         if self._waiting is not None:
-            first, x = self._waiting
+            first, model = self._waiting
             self._waiting = None
-            self._write(first, x)
+            self._write(first, model)
 
-    def _write(self, view: LiveView, x: Vector) -> None:
+    def _write(self, view: LiveView, model: Model) -> None:
         assert self.file is not None
         facts = {
             "metric": self.metric,
@@ -282,11 +301,11 @@ class SaveBest(Best):
             "method": str(view.config.get("method_name", "")),
             "task": str(view.config.get("task", "")),
         }
-        file, task, private = self.file, view.task, self.path is None
+        file, task, private, (x, arrays) = self.file, view.task, self.path is None, model
 
         def write() -> Path:
             with writing(file.parent):
-                return write_model(file, task, x, facts, private=private)
+                return write_model(file, task, x, facts, private=private, arrays=arrays)
 
         self._next = write
         self._advance()
