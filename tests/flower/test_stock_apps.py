@@ -11,8 +11,8 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from flower.bench import FOREVER, MODEL, bench
 from flower.client_apps import node
-from flower.fake import FakeGrid, towards
-from flower.serving import ARRAYS, Ear, clients, error
+from flower.fake import towards
+from flower.serving import ARRAYS, clients, error
 from flower.virtual import World, steady, virtual_bench
 from flwr.app import Context, Message
 from flwr.client import NumPyClient
@@ -178,7 +178,34 @@ def test_clients_evaluate_short_runs_in_full_and_long_ones_say_what_is_missing(m
         assert note.message.startswith("4 rounds were not evaluated by clients")
 
 
-def test_runs_in_which_all_rounds_were_evaluated_say_nothing() -> None:
-    ear = Ear()
-    strategy(callbacks=[ear]).start(FakeGrid([towards(1.0), towards(2.0)]), ARRAYS, num_rounds=4, evaluate_fn=error)
-    assert not [text for text in ear.notes if "not evaluated" in text]
+def test_a_run_in_which_all_rounds_were_evaluated_says_nothing(monkeypatch: Any) -> None:
+    world = World(monkeypatch)
+    world.paces = [steady(4.0), steady(4.0)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}, rounds=RoundRules(size=2)) as here:
+        for number in (1, 2, 3):
+            here.pool.measured(2 * number, MODEL)
+            here.reports += here.pool.poll(1.0)
+            here.until(lambda: not here.pool._evaluations.busy, "the evaluation")
+        assert len(here.of(Note, event="client_metrics")) == 3
+        assert not [note for note in here.pool.finish() if isinstance(note, Note)]
+
+
+def test_models_that_come_during_an_evaluation_are_counted_but_for_the_newest(monkeypatch: Any) -> None:
+    world = World(monkeypatch)
+    world.paces = [steady(4.0), steady(4.0)]
+    with virtual_bench(world, towards(1.0), towards(3.0), evaluate_config={}, rounds=RoundRules(size=2)) as here:
+        for number in (1, 2, 3, 4):
+            here.pool.measured(2 * number, MODEL)
+        here.until(lambda: len(here.of(Note, event="client_metrics")) == 2, "both evaluations")
+        assert [note.details["round"] for note in here.of(Note, event="client_metrics")] == [1, 4]
+        [note] = [note for note in here.pool.finish() if isinstance(note, Note)]
+        assert note.message == (
+            "2 rounds were not evaluated by clients, because they were still evaluating an earlier model"
+        )
+
+
+def test_where_nothing_is_measured_no_round_in_between_costs_a_copy_of_the_model() -> None:
+    run = strategy(fraction_evaluate=0.0, evaluate_every=None).start(clients(1.0, 2.0), ARRAYS, num_rounds=9).run
+    assert run.metrics["iteration"].tolist() == [0, 18]
+    seen = strategy(fraction_evaluate=0.0).start(clients(1.0, 2.0), ARRAYS, num_rounds=9, evaluate_fn=error).run
+    assert seen.metrics["iteration"].tolist() == list(range(0, 20, 2))

@@ -16,6 +16,7 @@ are ignored, and arrays that are only numbered ("0", "1", ...) are matched by th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -124,7 +125,7 @@ class Layout:
         for name, shape, dtype, rule in rows:
             place = None
             if rule == "trained":
-                place = slice(start, start + int(np.prod(shape, dtype=np.int64)))
+                place = slice(start, start + math.prod(shape))
                 start = place.stop
             parts.append(Part(name, shape, dtype, place, rule))
         wide = any(part.place and part.dtype == np.float64 for part in parts)
@@ -288,7 +289,7 @@ def view(name: str, array: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *,
     if not (_same(claims[1], dtype) or (convert and _real(claims[1]))):
         raise BadReply(f"array {name!r} is {claims[1]!r:.40}, the model has {dtype}")
     kind = dtype if _same(claims[1], dtype) else np.dtype(claims[1])
-    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    size = kind.itemsize * math.prod(shape)
     if not size < len(data) <= size + HEADER:
         raise BadReply(f"array {name!r} takes {len(data)} bytes, {size} and a header are expected")
     inner, fortran, found, start = _header(name, data)

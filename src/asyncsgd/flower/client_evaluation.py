@@ -16,7 +16,6 @@ from asyncsgd.flower.round_rules import RoundRules
 from asyncsgd.flower.rounds import Gathered, RoundLog, describe
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Good, Outcome, Refused
 from asyncsgd.run.options import within_share
-from asyncsgd.run.recording import ALL_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,9 @@ class Evaluations:
         if not self._left_out:
             return []
         rounds = "1 round was" if self._left_out == 1 else f"{self._left_out:,} rounds were"
-        text = f"{rounds} not evaluated by clients, as that would take too much of their time; {ALL_ROUNDS}"
+        text = f"{rounds} not evaluated by clients, because they were still evaluating an earlier model"
+        if self._rules.share is not None:
+            text += ", or because evaluation would have taken too much of their time"
         return [Note("not_evaluated", {"rounds": self._left_out}, text)]
 
     def close(self) -> list[Note]:

@@ -96,10 +96,14 @@ class FederatedRequest:
         goal = self.method.dispatch.clients if isinstance(self.method.dispatch, FirstOf) else 1
         return max(self.minimum, goal if self.clients.minimum is None else self.clients.minimum)
 
-    def evaluation(self, start: Start) -> Evaluation:
-        """Return when the server evaluates, and which metric ends the run."""
+    def evaluation(self, start: Start, *, private: bool) -> Evaluation:
+        """Return when the server evaluates, and which metric ends the run. ``private``: ε is a metric.
+
+        If nothing is measured, no round between the first and the last needs a copy of the model.
+        """
         target = None if self.until is None else Target.parse(self.until)
-        every = start.size * (self.evaluate_every or 1)
+        measured = private or self.evaluate is not None or self.evaluate_config is not None
+        every = start.size * (self.evaluate_every or 1) if measured else start.iterations
         return Evaluation(every, target, federated=True, share=None if self.evaluate_every else SHARE)
 
 

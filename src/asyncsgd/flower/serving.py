@@ -139,7 +139,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             method=prepared.method,
             engine=engine,
             iterations=start.iterations,
-            evaluation=request.evaluation(start),
+            evaluation=request.evaluation(start, private=accountant is not None),
             resume=request.resume,
             seed=seed,
             checkpoints=request.checkpoints,
