@@ -131,7 +131,7 @@ def test_a_reason_must_say_something() -> None:
 def test_hooks_that_nobody_overrides_are_not_called() -> None:
     hooks = Hooks([asgd.Callback(), Stops(0, "on_update")])
     assert len(hooks.update) == 1
-    others = (hooks.start, hooks.progress, hooks.evaluation, hooks.checkpoint, hooks.worker, hooks.note, hooks.end)
+    others = (hooks.start, hooks.progress, hooks.evaluation, hooks.checkpoint, hooks.worker, hooks.note)
     assert not any(others)
 
 

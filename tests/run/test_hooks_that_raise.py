@@ -157,3 +157,45 @@ def test_with_processes(tmp_path: Path) -> None:
     with pytest.raises(Broken):
         train(tmp_path, engine=asgd.engines.processes(2), callbacks=[Raises("on_update", 7)])
     sound(train(tmp_path, engine=asgd.engines.processes(2), resume=True), 60)
+
+
+@pytest.mark.parametrize("hook", ["on_end", "close"])
+def test_a_run_that_had_ended_is_not_lost(hook: str) -> None:
+    class Ends(asgd.Callback):
+        ended = 0
+
+        def on_end(self, run: Any) -> None:
+            self.ended += 1
+
+    first, last = Ends(), Ends()
+    with pytest.raises(Broken) as caught:
+        train(None, callbacks=[first, Raises(hook), last])
+    assert (first.ended, last.ended) == (1, 1)
+    run = caught.value.run  # type: ignore[attr-defined]
+    assert run.trace.iterations == 60
+    assert caught.value.__notes__[1:] == ["The run had ended: its result is the attribute `run` of this exception."]
+
+
+def test_the_exceptions_of_two_callbacks_are_both_named() -> None:
+    with pytest.raises(Broken) as caught:
+        train(None, callbacks=[Raises("on_end"), Raises("on_end")])
+    assert any("Broken('in on_end')" in note for note in caught.value.__notes__)
+
+
+def test_without_progress_exceptions_are_shown_once_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    class Sometimes(Rubbish):
+        calls = 0
+
+        def update(self, x: Any, worker: int, seed: int) -> Any:
+            self.calls += 1
+            if self.calls in (5, 9):
+                raise Broken("in update")
+            return super().update(x, worker, seed)
+
+    train(None, task=Sometimes(worker=7), engine=Inline(3))
+    out, shown = capfd.readouterr()
+    assert out == ""
+    assert shown.count("Broken: in update") == 1
+    assert shown.startswith("worker ")
+    train(None, engine=Inline(3))
+    assert capfd.readouterr() == ("", "")

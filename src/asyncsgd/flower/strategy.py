@@ -23,7 +23,7 @@ from asyncsgd.flower.round_rules import SHARE, Aggregate, Config, RoundRules
 from asyncsgd.flower.rounds import evaluated_line, joined
 from asyncsgd.flower.serving import FederatedRun, run_request
 from asyncsgd.run.callbacks.base import Callback, Hooks
-from asyncsgd.run.callbacks.terminal import Terminal
+from asyncsgd.run.callbacks.terminal import ExceptionsAlone, Terminal
 from asyncsgd.run.options import Checkpoints
 from asyncsgd.run.training import CHECKPOINTS
 from asyncsgd.trace.columns import WHEN
@@ -168,7 +168,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
                 None to record nothing this time. Rounds may have different metrics.
         """
         record = Recorded(evaluate_fn)
-        with Hooks(self.callbacks, Terminal(evaluated=evaluated_line) if self.progress else None) as hooks:
+        with Hooks(self.callbacks, Terminal(evaluated=evaluated_line) if self.progress else ExceptionsAlone()) as hooks:
             self._check()
             clients = self.clients
             if isinstance(clients, Clients):  # else the request refuses it

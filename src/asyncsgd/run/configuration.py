@@ -77,6 +77,7 @@ def describe(request: RunRequest) -> dict[str, Any]:
     x = task.initial()
     return {
         "task": getattr(task, "name", type(task).__name__),
+        "options": dict(getattr(task, "fixed_options", {})),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # addresses differ between processes
         "method_name": method.name,
         "parts": describe_parts(method),
@@ -104,11 +105,26 @@ def _version(name: str) -> str | None:
 
 
 def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Refuse to resume with another method, model or seed: the trace would mix two runs."""
+    """Refuse to resume with another method, model, seed or data: the trace would mix two runs."""
     for name in SAME:
         if now[name] != then[name]:
             fix = f"resume with {then[name]!r}, or start a run in another directory"
             raise BadParameter(name, now[name], "is not what the run started with", fix)
+    before = then.get("options") or now["options"]  # a run of an earlier version did not write them down
+    for name, value in now["options"].items():
+        if name in before and value != before[name]:
+            same = f"resume with {name}={before[name]!r}"
+            if name == "data":
+                same = f"resume with the same data ({_rows(before[name])})"
+                value = _rows(value)
+            raise BadParameter(name, value, "is not what the run started with", f"{same}, or use another directory")
+
+
+def _rows(data: Any) -> str:
+    """Name data as `TorchTask.fixed_options` describes them."""
+    if isinstance(data, str):
+        return data
+    return f"{sum(data):,} rows" + (f" of {len(data)} workers" if len(data) > 1 else "")
 
 
 def check_more(path: Path, iterations: int, epochs: int | None = None) -> None:

@@ -14,7 +14,7 @@ from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import is_finite
 from asyncsgd.engines.base import LATE, Died, Exhausted, Failed, Note, Rejected, Replied, Report, WorkerPool
 from asyncsgd.run import configuration, stored
-from asyncsgd.run.callbacks.base import Hooks, culprit
+from asyncsgd.run.callbacks.base import SHOWN_ONCE, Hooks, culprit
 from asyncsgd.run.callbacks.best import Best, described
 from asyncsgd.run.checkpoints import Checkpoint, model_of
 from asyncsgd.run.directory import RunDirectory
@@ -82,8 +82,7 @@ class Loop:
                     self._settle(pool, interrupts)
                 interrupted = interrupts.received
         run = self._summary(interrupted)
-        for hook in self._hooks.end:
-            hook(run)
+        self._hooks.ended(run)
         if interrupted is not None:
             interrupts.raise_it(interrupted, self._server.iteration, None if self._files is None else self._files.path)
         return run
@@ -383,7 +382,7 @@ class Loop:
         record.worker(report.worker, FAILED, job=report.job, reason=last)
         if record.fault_counter.first(where(report.error)):
             record.note(
-                f"{pool.label(report.worker)}, job {report.job}: an exception in your code (shown once)\n{report.error}"
+                f"{pool.label(report.worker)}, job {report.job}: an exception in your code {SHOWN_ONCE}\n{report.error}"
             )
         self._handle(pool, Lost(report.job))
         if in_a_row >= self._request.limits.max_failures:

@@ -17,7 +17,7 @@ from asyncsgd.core.errors import UsageError
 from asyncsgd.core.events import Changed, Ended, Outcome, Reply
 from asyncsgd.core.server import Server
 from asyncsgd.core.vectors import Vector
-from asyncsgd.run.callbacks.base import Control, Hooks, LiveView
+from asyncsgd.run.callbacks.base import SHOWN_ONCE, Control, Hooks, LiveView
 from asyncsgd.run.checkpoints import Checkpointer
 from asyncsgd.run.checksums import fingerprint
 from asyncsgd.run.diagnosis import Diagnosis, Observed, judge
@@ -273,7 +273,7 @@ class Recording:
             raise error
         text = "".join(traceback.format_exception(error))
         if self.fault_counter.first(where(text)):
-            head = f"the evaluation of iteration {missed.iteration} raised (shown once); the run continues"
+            head = f"the evaluation of iteration {missed.iteration} raised {SHOWN_ONCE}; the run continues"
             self.note(f"{head}\n{text}")
 
     def _enter(self, measured: Measured) -> None:

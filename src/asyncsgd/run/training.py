@@ -16,7 +16,7 @@ from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.best import SaveBest, check_files
-from asyncsgd.run.callbacks.terminal import Terminal
+from asyncsgd.run.callbacks.terminal import terminal
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.epochs import iterations_of
 from asyncsgd.run.loop import Loop
@@ -73,7 +73,8 @@ def train(
         checkpoints: How often the run is saved, and how many checkpoints are kept.
         limits: How many consecutive failures of a worker the run tolerates, how long an evaluation may take, and what
             an exception in an evaluation does.
-        progress: Whether to show progress on the terminal, and a summary at the end.
+        progress: Whether to show progress on the terminal, and a summary at the end. Without, it shows only exceptions
+            in the task's code that do not stop the run.
 
     >>> import asyncsgd as asgd
     >>> task, engine = asgd.tasks.quadratic(workers=2), asgd.engines.processes(workers=2)
@@ -84,7 +85,7 @@ def train(
     See docs/users/engineer.md for runs that are watched, resumed and replayed.
     """
     with ExitStack() as closing:
-        hooks = closing.enter_context(Hooks(callbacks, Terminal() if progress else None))
+        hooks = closing.enter_context(Hooks(callbacks, terminal(callbacks, progress=progress)))
         check_options(checkpoints, limits)
         engine = processes() if engine is None else engine
         check_parts(task, method, seed)

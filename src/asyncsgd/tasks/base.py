@@ -64,9 +64,10 @@ def scratch_rows(kind: int, dim: int, classes: int = 0) -> int:
 # that walks its data in epochs (`asyncsgd.tasks.epochs`) also has ``batches_per_epoch``, the number of mini-batches in
 # which all workers together see every row once, and ``epoch_rows``, the number of these rows.
 # **Optional methods.** ``layout()`` returns (name, offset, shape) of each parameter, for optimizers that treat some
-# differently. ``named_arrays(x)`` returns the whole model by name, for a task whose model has arrays that are not in x.
-# The run asks for it in its own thread, right after the evaluation of x. ``use_device(name)`` is called in a worker
-# before its first job. ``examples(worker, seed, batch)`` returns the number of rows of a mini-batch, or None.
+# differently. ``named_arrays(x)`` returns the whole model by name, for a task whose model has arrays that are not in
+# x. The run asks for it in its own thread, right after the evaluation of x. ``fixed_options`` is a dict of plain
+# values; a resume with others is refused. ``use_device(name)`` is called in a worker before its first job.
+# ``examples(worker, seed, batch)`` returns the number of rows of a mini-batch, or None.
 # **Memory.** An attribute ``copies`` (`Copies`) says how many vectors as long as the model the task itself holds.
 # **Seeds** are integers below 2**64, and half of them lie above the largest int64. ``np.random.default_rng(seed)`` and
 # ``torch.manual_seed(seed)`` take them as they are. ``np.random.seed`` takes 32 bits and a numba function 63, and both

@@ -184,7 +184,11 @@ class Callback:
         """Called with a note for the user: a worker died, an exception in the task's code. May precede the start."""
 
     def on_end(self, run: TrainingRun) -> None:
-        """Called when the run has ended: done, stopped early, interrupted or diverged. Not called after an error."""
+        """Called when the run has ended: done, stopped early, interrupted or diverged. Not called after an error.
+
+        An exception here or in ``close`` is raised after all callbacks were called, with the run as its attribute
+        ``run``.
+        """
 
     def close(self) -> None:
         """Release resources. Called once per run, also if the run fails or is refused."""
@@ -236,7 +240,8 @@ class Hooks:
         }
         self.start, self.update, self.progress = hooks["start"], hooks["update"], hooks["progress"]
         self.evaluation, self.checkpoint, self.worker = hooks["evaluation"], hooks["checkpoint"], hooks["worker"]
-        self.reply, self.note, self.end = hooks["reply"], hooks["note"], hooks["end"]
+        self.reply, self.note, self._end = hooks["reply"], hooks["note"], hooks["end"]
+        self._run: TrainingRun | None = None
         self._stateful = _by_name([callback for callback in callbacks if _overrides(callback, "state")])
         self._states: dict[str, dict[str, Any]] = {}  # the newest state of each, by the same names
         self._closing = ExitStack()
@@ -247,7 +252,31 @@ class Hooks:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._closing.__exit__(*error)  # the second time, nothing is left to close
+        try:
+            self._closing.__exit__(*error)  # the second time, nothing is left to close
+        except Exception as raised:
+            self._carry_run(raised)
+            raise
+
+    def ended(self, run: TrainingRun) -> None:
+        """Tell every callback that the run has ended; then raise the first exception of any, which carries the run."""
+        self._run, errors = run, []
+        for hook in self._end:
+            try:
+                hook(run)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"(and {other!r}, {culprit(other)})")
+            self._carry_run(errors[0])
+            raise errors[0]
+
+    def _carry_run(self, error: Exception) -> None:
+        """Nothing of a run that has ended is lost: it is an attribute of the exception that `train` raises."""
+        if self._run is not None and getattr(error, "run", None) is not self._run:
+            error.run = self._run  # type: ignore[attr-defined]
+            error.add_note("The run had ended: its result is the attribute `run` of this exception.")
 
     @property
     def writing(self) -> bool:
@@ -293,6 +322,8 @@ def _overrides(callback: Callback, name: str) -> bool:
 
 
 RAISED = "raised in "
+SHOWN_ONCE = "(shown once)"
+"""Stands in the notes that show an exception in the user's code, which are given once for each place in it."""
 
 
 def _blaming(callback: Callback, name: str) -> Callable[..., Any]:

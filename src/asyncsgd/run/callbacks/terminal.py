@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from asyncsgd.format import clock, number
-from asyncsgd.run.callbacks.base import Callback, Control, LiveView
+from asyncsgd.run.callbacks.base import SHOWN_ONCE, Callback, Control, LiveView
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -82,6 +83,23 @@ class Terminal(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class ExceptionsAlone(Callback):
+    """Prints nothing but the exceptions in the user's code that do not stop the run: for ``progress=False``."""
+
+    def on_note(self, text: str) -> None:
+        """Print a note that has a traceback."""
+        if SHOWN_ONCE in text:
+            print(text, file=sys.stderr)
+
+
+def terminal(callbacks: object, *, progress: bool) -> Callback | None:
+    """Return what prints on the terminal beside these callbacks; None if one of them does it already."""
+    if progress:
+        return Terminal()
+    given = callbacks if isinstance(callbacks, Sequence) else ()
+    return None if any(isinstance(callback, Terminal) for callback in given) else ExceptionsAlone()
 
 
 def describe(view: LiveView) -> str:

@@ -31,6 +31,13 @@ class Sampling:
     seed: int = 0
     """The seed of the orders of epochs."""
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `asyncsgd.tasks.torch` that say the same."""
+        size = self.sizes[0] if len(set(self.sizes)) == 1 else list(self.sizes)
+        seed = {"sampling_seed": self.seed} if self.epochs else {}
+        return {"batch_size": size, "sampling": "epochs" if self.epochs else "replacement", **seed}
+
     def size(self, worker: int) -> int:
         """Return the rows of a full batch of this worker."""
         return self.sizes[worker % len(self.sizes)]

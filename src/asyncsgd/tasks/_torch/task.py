@@ -136,6 +136,13 @@ class TorchTask:
         return task
 
     @property
+    def fixed_options(self) -> dict[str, Any]:
+        """Arguments of `asyncsgd.tasks.torch` that decide about the bits of a job; a resume may not change them."""
+        compute, rows = self._compute, {"data": [len(part) for part in self._data.rows], **self._sampling.options}
+        found = {"data": "a stream"} if self._data.stream is not None else rows
+        return {**found, "accumulate": compute.accumulate, "precision": compute.precision, "compile": compute.compile}
+
+    @property
     def sent(self) -> dict[str, Any]:
         """What is sent to workers, by the names of the arguments of `asyncsgd.tasks.torch`, to explain errors."""
         data = [getattr(part, "dataset", part) for part in self._data.rows]
