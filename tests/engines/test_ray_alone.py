@@ -29,7 +29,19 @@ pytestmark = [
 LOOPBACK = "0100007F"
 """127.0.0.1, as the kernel writes it; in IPv6 with something before it."""
 
-PROGRAM = """
+PATIENT = f"""
+import sys
+
+sys.path.append({str(Path(__file__).parents[1])!r})
+from asyncsgd.engines._ray import cluster
+from engines.ray_nodes import nodes_may_start_slowly
+
+nodes_may_start_slowly()
+cluster.GIVES_UP = float("inf")  # else a SIGTERM that comes late, on a busy machine, counts as Ray's own
+"""
+
+PROGRAM = f"""
+{PATIENT}
 from pathlib import Path
 import asyncsgd as asgd
 from asyncsgd.run import Callback

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +271,29 @@ def test_sigterm_while_ray_starts(
     here.ray = SimpleNamespace(init=init)
     with pytest.raises(kind, match=words):
         here._init("Ray could not be started")
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_that_ray_swallows_while_it_starts(number: signal.Signals, kind: type[BaseException]) -> None:
+    """An exception that a handler raises inside a ``__del__`` goes nowhere."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+
+    def init(**_: Any) -> None:
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+            os.getpid()  # a handler runs between two steps
+
+    here = cluster.Cluster.__new__(cluster.Cluster)
+    here.ray = SimpleNamespace(init=init)
+    try:
+        with pytest.raises(kind) as caught:
+            here._init("Ray could not be started")
+        assert number == signal.SIGINT or caught.value.args == (143,)
+        here.ray = SimpleNamespace(init=lambda **_: None)
+        here._init("Ray could not be started")
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_ray_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from asyncsgd import _files
 from asyncsgd.core.errors import EngineError, MissingLibrary, UsageError
 from asyncsgd.engines._ray import Ray
 from asyncsgd.engines._ray.orphan_cleanup import OrphanCleanup
+from asyncsgd.engines._ray.signals import ENDED_BY_SIGTERM, not_swallowed
 
 LOOPBACK = "127.0.0.1"
 LONGEST_FOLDER = 36
@@ -119,7 +120,7 @@ class Cluster:
         self._connected = True
         began = time.monotonic()
         try:
-            with warnings.catch_warnings():
+            with not_swallowed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray leaves files open while it starts its processes
                 self.ray.init(logging_level="error", configure_logging=False, **options)
         except Exception as error:
@@ -128,8 +129,8 @@ class Cluster:
             # Ray's handler of SIGTERM raises this. Ray itself also sends SIGTERM to this process when it gives up, so
             # the time tells the two cases apart.
             seconds = time.monotonic() - began
-            if seconds < GIVES_UP:
-                raise SystemExit(128 + signal.SIGTERM) from error
+            if error.code == ENDED_BY_SIGTERM or seconds < GIVES_UP:
+                raise SystemExit(ENDED_BY_SIGTERM) from error
             raise EngineError(f"{complaint}: it gave up after {seconds:.0f} s") from error
         self._up = True
 
