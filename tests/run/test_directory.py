@@ -98,8 +98,14 @@ class NoEngine(asgd.engines.Processes):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"method": asgd.async_sgd(0.06)}, "method = .*0.06.* is not what the run started with"),
-        ({"method": asgd.delay_adaptive(0.05)}, "method = .*DelayAdaptive.* is not what the run started with"),
+        (
+            {"method": asgd.async_sgd(0.06)},
+            "method = 'async_sgd' is not what the run started with: step.stepsize was 0.05 and is 0.06;",
+        ),
+        (
+            {"method": asgd.delay_adaptive(0.05)},
+            "step was Constant.stepsize=0.05. and is DelayAdaptive.stepsize=0.05.; resume with the same",
+        ),
         ({"seed": 1}, "seed = 1 is not what the run started with; resume with 0, or start"),
         ({"task": Bowl(7)}, "dimension = 7 is not what the run started with; resume with 100"),
         ({"task": Bowl(dtype=np.float32)}, "dtype = 'float32' is not what the run started with"),

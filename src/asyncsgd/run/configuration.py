@@ -106,6 +106,10 @@ def _version(name: str) -> str | None:
 
 def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
     """Refuse to resume with another method, model, seed or data: the trace would mix two runs."""
+    changes = _changes(now["parts"], then["parts"]) if isinstance(then.get("parts"), dict) else []
+    if now["method"] != then["method"] and changes:
+        problem = f"is not what the run started with: {', '.join(changes)}"
+        raise BadParameter("method", now["method_name"], problem, "resume with the same, or use another directory")
     for name in SAME:
         if now[name] != then[name]:
             fix = f"resume with {then[name]!r}, or start a run in another directory"
@@ -118,6 +122,27 @@ def check_same(now: dict[str, Any], then: dict[str, Any]) -> None:
                 same = f"resume with the same data ({_rows(before[name])})"
                 value = _rows(value)
             raise BadParameter(name, value, "is not what the run started with", f"{same}, or use another directory")
+
+
+def _changes(now: Any, then: Any, name: str = "") -> list[str]:
+    """Name the options of a method's parts that differ, as `asyncsgd.core.parts.describe` describes them."""
+    if isinstance(now, dict) and isinstance(then, dict) and now.get("kind") == then.get("kind"):
+        keys = [key for key in now | then if (name, key) != ("", "name")]
+        return [line for key in keys for line in _changes(now.get(key), then.get(key), f"{name}.{key}".lstrip("."))]
+    return [] if now == then else [f"{name} was {_short(then)} and is {_short(now)}"]
+
+
+def _short(part: Any) -> str:
+    """Return a part, or several, as one would write them.
+
+    >>> _short([{"kind": "Clip", "norm": 1.0}]), _short(None), _short([])
+    ('Clip(norm=1.0)', 'None', 'none')
+    """
+    if isinstance(part, list):
+        return " and ".join(map(_short, part)) or "none"
+    if isinstance(part, dict) and "kind" in part:
+        return f"{part['kind']}({', '.join(f'{key}={_short(part[key])}' for key in part if key != 'kind')})"
+    return repr(part)
 
 
 def _rows(data: Any) -> str:
