@@ -312,3 +312,14 @@ def test_the_limit_holds_for_shared_memory_too(tmp_path: Path) -> None:
     with limited(1000), pytest.raises(EngineError, match=words):
         train(tmp_path / "run", engine=asgd.engines.processes(2))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_resume_says_how_many_updates_are_lost(tmp_path: Path) -> None:
+    train(tmp_path)
+    (tmp_path / "checkpoints" / "000000000060.safetensors").write_bytes(b"torn")
+    notes = Notes()
+    train(tmp_path, resume=True, callbacks=[notes])
+    told = "the run continues from the last checkpoint, iteration 40; later updates are lost (20 were recorded)"
+    assert told in notes.of("noted")
+    train(tmp_path, iterations=80, resume=True, callbacks=[again := Notes()])
+    assert not again.of("noted")

@@ -150,7 +150,7 @@ class RunDirectory:
             raise BadParameter("directory", str(self.path), problem, fix) from error
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest intact checkpoint (None if there is none) and complaints about newer, damaged ones.
+        """Return the newest intact checkpoint (None if there is none) and notes about what is lost after it.
 
         Refuses a directory in which a file is shorter than the checkpoint needs. Changes nothing.
         """
@@ -170,7 +170,10 @@ class RunDirectory:
             fix = "restore one from a backup, or start a run in another directory"
             raise BadCheckpoint(f"{self.path} has no checkpoint that can be read: {'; '.join(complaints)}; {fix}")
         if found is not None:
-            self._rewound = self._check_files(found)
+            trace, shortened = self._rewound = self._check_files(found)
+            if shortened and (lost := logs.arrivals(self.path / "trace.log") - trace.iterations) > 0:
+                point = f"the last checkpoint, iteration {found.iteration:,}"
+                complaints.append(f"the run continues from {point}; later updates are lost ({lost:,} were recorded)")
         return found, complaints
 
     def _check_files(self, checkpoint: Checkpoint) -> tuple[Trace, bool]:

@@ -210,6 +210,14 @@ def batch(path: Path, payload: memoryview) -> Jobs:
     return Jobs(**{name: np.ascontiguousarray(records[name], DTYPES[name]) for name in DTYPES})
 
 
+def arrivals(path: Path) -> int:
+    """Return how many updates arrived according to a log; 0 if it cannot be read."""
+    try:
+        return read(path)[0].iterations
+    except (OSError, TraceError):
+        return 0
+
+
 def read(path: Path, mark: Mark | None = None) -> tuple[Trace, Mark]:
     """Return the trace of a log, and where its last whole block of rows ends. With ``mark``, read only up to there.
 
