@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def test_bfloat16(tmp_path: Path) -> None:
     trained_and_replayed(tmp_path, precision="bfloat16")
 
 
+@pytest.mark.skipif(" " in sys.prefix, reason="PyTorch gives the linker a path with a space as two")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch's compiler
 def test_a_compiled_model(tmp_path: Path) -> None:
     from asyncsgd.tasks._torch.checks import check_compiler
