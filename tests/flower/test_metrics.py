@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsgd.flower.messages import MOST, Means, ReportedMetrics, read_metrics
+from asyncsgd.flower.messages import MOST, Means, ReportedMetrics, hear, read_metrics
+from asyncsgd.flower.records import records_of
 
 VALUES = st.one_of(
     st.floats(allow_nan=True), st.integers(-(2**70), 2**70), st.lists(st.floats(), max_size=3), st.text(max_size=3)
@@ -61,6 +62,44 @@ def test_means_are_weighted(reported: list[tuple[int, float]]) -> None:
 )
 def test_what_cannot_be_averaged_is_left_alone(record: dict[str, Any]) -> None:
     assert read_metrics({"metrics": record}, "num-examples") is None
+
+
+def test_one_bad_metric_takes_no_other_with_it() -> None:
+    record = {
+        "num-examples": 4,
+        "loss": 1.0,
+        "auc": float("nan"),
+        "far": 1e300,
+        "\x1b[2J": 1.0,
+        "per class": [0.5, np.nan],
+    }
+    reported = read_metrics({"metrics": record}, "num-examples")
+    assert reported is not None
+    assert (reported.weight, reported.values) == (4.0, {"loss": 1.0, "per class.0": 0.5})
+    assert reported.left_out == ("auc", "far", "\x1b[2J", "per class.1")
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"loss": 1.0, "auc": float("nan")}, "auc, which is not a finite number"),
+        ({"loss": 1.0, **{f"m{n}": float("inf") for n in range(5)}}, "m0, m1, m2, ..., which is not a finite number"),
+        ({"many": [0.0] * 2000}, "2,000 numbers, more than 1,000"),
+        ({"loss": float("nan")}, "metrics without a finite number"),
+        ({"loss": 1.0, "num-examples": 0}, "a weight that is not above 0"),
+        ({"loss": 1.0, "per class": [0.5] * 999}, ""),
+        ({"num-examples": 5}, ""),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_what_is_left_out_is_said(record: dict[str, Any], words: str) -> None:
+    from flwr.app import MetricRecord, RecordDict
+
+    told = hear(records_of(RecordDict({"metrics": MetricRecord(record)})), "num-examples")
+    assert words in told.left_out
+    assert bool(words) == bool(told.left_out)
+    assert (told.records is None) == ("many" in record)
 
 
 def test_inventing_names_does_not_fill_the_memory() -> None:

@@ -21,7 +21,7 @@ import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter, BadReply
 from asyncsgd.core.events import Arrived
 from asyncsgd.engines.base import Rejected, Replied
-from asyncsgd.flower import Clients
+from asyncsgd.flower import AsyncStrategy, Clients
 from asyncsgd.flower.arrays import Layout, Part, view
 from asyncsgd.run import Callback, LiveView
 
@@ -156,6 +156,19 @@ def test_the_model_is_found_among_other_records(content: dict[str, Any]) -> None
         assert list(said.records()) == [name for name in content if name != model]
 
 
+@pytest.mark.parametrize("extra", [{}, {"arrays": record(w=np.full((2, 2), 7.0, np.float32), n=np.array(7))}])
+def test_the_model_has_the_name_under_which_it_was_sent(extra: dict[str, Any]) -> None:
+    """Also if another record has the name that Flower's own strategies use."""
+
+    def client(message: Message) -> RecordDict:
+        [sent] = message.content.array_records
+        return RecordDict({**extra, sent: record(w=np.ones(2)), "metrics": METRICS})
+
+    strategy = AsyncStrategy(asgd.fedavg(clients=2), arrayrecord_key="model", fraction_evaluate=0.0, progress=False)
+    result = strategy.start(FakeGrid([client, client]), record(w=np.zeros(2)), num_rounds=1)
+    assert result.arrays["w"].numpy().tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -208,6 +221,7 @@ def test_callbacks_see_what_replies_contain_beside_the_model() -> None:
     rows = [row for row in run.round_metrics if row["kind"] == "evaluate"]
     assert len(evaluated) == sum(row["replies"] for row in rows) >= 4  # the last ones too
     assert all(records["device"]["name"] == "phone" for records in evaluated)
+    assert {row["name"] for row in run.client_metrics} == {""}  # the device's name is not the client's
 
 
 def test_an_error_in_the_hook_names_it() -> None:

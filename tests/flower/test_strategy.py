@@ -395,3 +395,29 @@ def test_flower_is_imported_on_first_use() -> None:
     code = "import sys, asyncsgd as asgd; asgd.flower.Clients(); assert 'flwr' not in sys.modules"
     code += "; asgd.flower.AsyncStrategy"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("ask", "connected"), [(None, 5), (4, 5), (None, 3)])
+def test_a_method_with_rounds_keeps_them(ask: int | None, connected: int) -> None:
+    """However many clients are connected: 3 of them make a round, and each round changes the model once."""
+    method = asgd.fedavg(clients=3) if ask is None else asgd.fedavg(clients=3, ask=ask)
+    alike = Clients(heterogeneous=False)  # over-selection favours fast clients, and warns of it
+    result = strategy(method, min_available_nodes=connected, clients=alike).start(
+        clients(*[1.0] * connected), ARRAYS, num_rounds=4, evaluate_fn=error
+    )
+    assert result.run.trace.iterations == 12
+    assert len(set(result.run.trace.version.tolist())) == 4
+    assert result.train_metrics_clientapp.keys() == {1, 2, 3, 4}
+
+
+def test_a_robust_buffer_of_another_size_than_the_round_is_noted() -> None:
+    def notes(size: int) -> list[str]:
+        method = asgd.fedavg(clients=3).using(aggregation=asgd.aggregation.median(size))
+        result = strategy(method).start(clients(1.0, 2.0, 3.0), ARRAYS, num_rounds=2)
+        return [text for text in result.run.config["notes"] if "pass the same number to both" in text]
+
+    assert notes(3) == []
+    assert notes(2) == [
+        "median gathers 2 updates, and a round has 3: pass the same number to both, so that every round changes the "
+        "model once"
+    ]

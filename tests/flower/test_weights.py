@@ -113,3 +113,47 @@ def test_a_number_that_is_not_credible_is_no_report(value: Any) -> None:
 def test_zero_and_fractions() -> None:
     assert read_examples({"metrics": {"num-examples": 0}}, "num-examples") == 0
     assert read_examples({"metrics": {"num-examples": 0.2}}, "num-examples") == 1
+
+
+def test_a_report_far_above_the_median_is_noted_once_with_the_way_out() -> None:
+    answers = [client(0.0, num_examples=10) for _ in range(4)] + [client(1.0, num_examples=1000)]
+    method = asgd.federated_async_sgd(0.05, concurrency=5)
+    ear = Ear()
+    train(method, *answers, iterations=40, callbacks=[ear])
+    [note] = [text for text in ear.notes if "times the median" in text]
+    assert note.startswith("client 4 ")
+    assert "reports a 'num-examples' of more than 10 times the median of all clients" in note
+    assert note.endswith("method.weighted(limit=None) counts every report in full")
+    for other in (method.weighted(limit=None), asgd.fedavg(0.5, clients=5)):  # rounds are those of FedAvg
+        ear = Ear()
+        train(other, *answers, iterations=40, callbacks=[ear])
+        assert not [text for text in ear.notes if "times the median" in text]
+
+
+def test_a_fraction_of_an_example_is_noted_once() -> None:
+    answers = client(0.0, num_examples=0.9, loss=1.0), client(1.0, num_examples=0.1, loss=1.0)
+    ear = Ear()
+    train(asgd.fedavg(1.0, clients=2), *answers, iterations=6, callbacks=[ear])
+    [note] = [text for text in ear.notes if "counts as 1" in text]
+    assert "report fractions under another name, and pass it as weighted_by_key=" in note
+
+
+def test_two_names_for_the_weight_are_refused() -> None:
+    strategy = AsyncStrategy(asgd.fedavg(clients=2), clients=Clients(weighted_by="trust"), progress=False)
+    with pytest.raises(asgd.errors.BadParameter, match="pass weighted_by_key='trust' to AsyncStrategy instead"):
+        strategy.start(FakeGrid([client(0.0)]), ARRAYS, num_rounds=1)
+
+
+def test_an_aggregation_function_gets_the_strategys_name_of_the_weight() -> None:
+    answers = client(0.0, trust=0.25, loss=1.0), client(1.0, trust=0.75, loss=3.0)
+    seen = []
+
+    def mean(records: list[RecordDict], weighted_by: str) -> MetricRecord:
+        seen.append(weighted_by)
+        return MetricRecord({"loss": sum(float(record["metrics"]["loss"]) for record in records) / len(records)})  # type: ignore[index,arg-type,misc]
+
+    for off in (Clients(), Clients(weighted_by=None)):
+        options = {"weighted_by_key": "trust", "train_metrics_aggr_fn": mean, "fraction_evaluate": 0.0, "clients": off}
+        strategy = AsyncStrategy(asgd.fedavg(1.0, clients=2), progress=False, **options)  # type: ignore[arg-type]
+        strategy.start(FakeGrid(answers), ARRAYS, num_rounds=1)
+    assert set(seen) == {"trust"}

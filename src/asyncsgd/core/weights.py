@@ -97,6 +97,15 @@ class Reports:
         counted = examples if cap is None else min(examples, cap)
         return examples, counted * len(self._ordered) / total
 
+    @property
+    def lowered(self) -> tuple[int, int, int] | None:
+        """(worker, its report, what it counts as) for the largest report, if the limit lowers it; else None."""
+        cap, _ = self._sum()
+        if cap is None or self._ordered[-1] <= cap:
+            return None
+        worker = max(self._last, key=self._last.__getitem__)
+        return worker, self._last[worker], cap
+
     def _record(self, worker: int, examples: int) -> None:
         before = self._last.get(worker)
         if before == examples:

@@ -104,7 +104,7 @@ class Evaluations:
                 self._log.evaluated(here.iteration, who, told, seconds, self._clock())
                 here.gathered.add(message.worker, told)
                 if told.metrics is None:
-                    here.failed, here.why = here.failed + 1, "its metrics cannot be averaged"
+                    here.failed, here.why = here.failed + 1, f"it reports {told.left_out or 'no metrics'}"
             case Refused(reason=why) | ErrorReply(reason=why):
                 here.failed, here.why = here.failed + 1, why
         return self.gone(message.worker)

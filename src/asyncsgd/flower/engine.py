@@ -146,6 +146,8 @@ class Flower(Engine):
     rounds: RoundRules = field(default_factory=RoundRules)
     minimum: int | None = None
     """Number of clients that must be connected before the first job is sent. None: ``workers``."""
+    report_limit: float | None = None
+    """How many times the median a report of a client counts at most; None: no limit."""
 
     @property
     def needed(self) -> int:

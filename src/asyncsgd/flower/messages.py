@@ -37,7 +37,7 @@ from asyncsgd.flower.weights import EXAMPLES, read_examples
 if TYPE_CHECKING:
     from asyncsgd.flower.engine import Flower
 
-MOST = 100
+MOST = 1000
 """Largest number of metrics in one reply. A reply with more is not averaged."""
 LONGEST = 80
 """Largest number of characters in a metric's name."""
@@ -51,20 +51,25 @@ class ReportedMetrics:
 
     weight: float
     values: dict[str, float]
+    left_out: tuple[str, ...] = ()
+    """The names of metrics that cannot be averaged: they are not finite, or their names are too long."""
 
 
 def read_metrics(records: Mapping[str, Any], weighted_by: str | None) -> ReportedMetrics | None:
     """Return the metrics of a reply, with lists spread out as ``name.0``, ``name.1``; None if they cannot be averaged.
 
-    The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside:
-    if they are too many, too long or not finite, the reply is not averaged.
+    The weight is the number of examples, or 1 if the client does not report it. Names and numbers come from outside: if
+    they are too many, or the weight is not credible, the reply is not averaged. A metric that is not finite, or whose
+    name is too long, is left out alone.
 
     >>> read_metrics({"metrics": {"num-examples": 20, "loss": 0.5, "per class": [0.1, 0.9]}}, "num-examples")
-    ReportedMetrics(weight=20.0, values={'loss': 0.5, 'per class.0': 0.1, 'per class.1': 0.9})
+    ReportedMetrics(weight=20.0, values={'loss': 0.5, 'per class.0': 0.1, 'per class.1': 0.9}, left_out=())
+    >>> read_metrics({"metrics": {"loss": 0.5, "auc": math.nan}}, "num-examples")
+    ReportedMetrics(weight=1.0, values={'loss': 0.5}, left_out=('auc',))
     >>> read_metrics({"metrics": {"num-examples": -1, "loss": 0.5}}, "num-examples") is None
     True
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for record in records.values():
         for name, value in record.items():
             several = isinstance(value, list)
@@ -72,16 +77,20 @@ def read_metrics(records: Mapping[str, Any], weighted_by: str | None) -> Reporte
                 found[f"{name}.{place}" if several else name] = number
             if len(found) > MOST:
                 return None
-    weight = 1.0 if weighted_by is None else found.pop(weighted_by, 1.0)
-    names = all(len(name) <= LONGEST and name.isprintable() for name in found)
+    weight = _credible(1.0 if weighted_by is None else found.pop(weighted_by, 1.0))
+    if weight is None or not 0 < weight <= MOST_EXAMPLES:
+        return None
+    values = {name: _credible(number) for name, number in found.items() if len(name) <= LONGEST and name.isprintable()}
+    good = {name: value for name, value in values.items() if value is not None}
+    return ReportedMetrics(weight, good, tuple(name for name in found if name not in good)) if good else None
+
+
+def _credible(number: Any) -> float | None:
     try:
-        values = {name: float(number) for name, number in found.items()}
-        weight = float(weight)
+        value = float(number)
     except (TypeError, ValueError, OverflowError):
         return None
-    if not names or not all(abs(value) <= LARGEST for value in values.values()) or not 0 < weight <= MOST_EXAMPLES:
-        return None  # also for NaN, as every comparison with it is false
-    return ReportedMetrics(weight, values) if values else None
+    return value if abs(value) <= LARGEST else None  # also for NaN, as every comparison with it is false
 
 
 @dataclass
@@ -127,8 +136,8 @@ class Means:
         }
 
 
-NAME = "name"
-"""A client may report its name as this text of a ``ConfigRecord`` in its replies."""
+WHO, NAME = "who", "name"
+"""A client may report its name in its replies, as this text of the ``ConfigRecord`` of this name."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,8 @@ class Told:
     """Names of the metrics that are lists."""
     name: str = ""
     """The name by which the client calls itself."""
+    left_out: str = ""
+    """Which of the metrics cannot be averaged, and why, in words; empty if all can."""
 
 
 def hear(records: Records, weighted_by: str | None, legacy: Mapping[str, Any] | None = None) -> Told:
@@ -159,10 +170,18 @@ def hear(records: Records, weighted_by: str | None, legacy: Mapping[str, Any] | 
     lists = [name for name, value in entries if isinstance(value, list)]
     size = sum(len(value) if isinstance(value, list) else 1 for _, value in entries)
     few = size <= MOST and all(len(name) <= LONGEST for name, _ in entries)
-    named = [record[NAME] for record in records.configs.values() if isinstance(record.get(NAME), str)]
-    name = clean(named[0][:LONGEST]).replace("\n", " ").strip() if named else ""
+    named = records.configs.get(WHO, {}).get(NAME)
+    name = clean(named[:LONGEST]).replace("\n", " ").strip() if isinstance(named, str) else ""
     reported = read_metrics(metrics, weighted_by)
-    return Told(reported, metrics if few else None, tuple(lists) if reported else (), name)
+    left_out = ""
+    if size > MOST:
+        left_out = f"{size:,} numbers, more than {MOST:,}"
+    elif reported is None and any(name != weighted_by for name, _ in entries):
+        left_out = "metrics without a finite number, or with a weight that is not above 0"
+    elif reported is not None and reported.left_out:
+        names = ", ".join(clean(name[:LONGEST]) for name in reported.left_out[:3])
+        left_out = f"{names}{', ...' if len(reported.left_out) > 3 else ''}, which is not a finite number"
+    return Told(reported, metrics if few else None, tuple(lists) if reported else (), name, left_out)
 
 
 SHARED = 2
@@ -244,7 +263,7 @@ class MessageWriter:
     def _read(self, content: Any, point: Vector, message: ClientMessage) -> tuple[Vector, Arrays, Told]:
         records = records_of(content)
         reported = legacy_metrics(records, "train", self._rules.weighted_by or EXAMPLES)
-        name, record = model_record(records, self._layout)
+        name, record = model_record(records, self._layout, self._engine.rounds.arrays_key)
         update, arrays, length = self._unpack(records, record, point)
         worker, job = message.worker, message.number
         if length is None or not math.isfinite(length):  # a finite norm has finite numbers only

@@ -69,14 +69,14 @@ def compress_mod(up: str | Compression | None = None, *, down: str | Compression
             _check("models", "down", wanted_down, None if terms is None else terms.down)
             if terms is None:
                 return call_next(message, context)
-            start = _open(message, terms)
+            start, key = _open(message, terms)
         except (BadReply, BadMessage) as error:
             return _refuse(message, str(error))
         reply = call_next(message, context)
         if reply.has_error() or terms.up is None:
             return reply
         try:
-            _compress(reply, context, terms, terms.up, start)
+            _compress(reply, context, terms, start, key)
         except BadReply as error:
             return _refuse(message, str(error))
         return reply
@@ -96,8 +96,8 @@ def _refuse(message: Message, reason: str) -> Message:
     return Message(Error(REFUSED, reason), reply_to=message)
 
 
-def _open(message: Message, terms: Terms) -> Vector:
-    """Turn a job into an ordinary message, and return the model as one vector."""
+def _open(message: Message, terms: Terms) -> tuple[Vector, str]:
+    """Turn a job into an ordinary message, and return the model as one vector, and the name of its record."""
     from flwr.app import RecordDict
 
     content = {name: record for name, record in message.content.items() if name != TERMS}
@@ -113,17 +113,19 @@ def _open(message: Message, terms: Terms) -> Vector:
     else:
         x = layout.gather(layout.read(arrays))
     message.content = RecordDict(content)  # a new one: in a simulation, messages to several clients share records
-    return x
+    return x, key
 
 
-def _compress(reply: Message, context: Context, terms: Terms, up: Compression, start: Vector) -> None:
+def _compress(reply: Message, context: Context, terms: Terms, start: Vector, key: str) -> None:
     """Replace the trained arrays of a reply by one array of bytes, and remember what is left over."""
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
     layout = terms.layout
+    up = terms.up
+    assert up is not None
     records = records_of(reply.content)
     legacy_metrics(records, "train", "")  # raises if a legacy client reports a failure
-    name, record = model_record(records, layout)
+    name, record = model_record(records, layout, key)
     arrays = layout.read(record)
     update = layout.difference(start, arrays) if terms.replies == "models" else layout.gather(arrays)
     if not is_finite(update):

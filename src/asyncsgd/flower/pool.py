@@ -44,7 +44,6 @@ from asyncsgd.flower.reply_checks import ReplyChecks
 from asyncsgd.flower.rounds import RoundLog
 from asyncsgd.flower.sender import ClientMessage, ErrorReply, Fatal, Good, Outcome, RunEnded, is_simulated, sender_for
 from asyncsgd.flower.task import Memory
-from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.trace import Trace
 from asyncsgd.trace.labels import client_label
 
@@ -68,10 +67,10 @@ class FlowerPool(WorkerPool):
         self._numbers = ClientNumbers(engine.folder, simulated=is_simulated(engine.grid), resume=engine.resume)
         self._memory = Memory(engine, x)
         self._writer = MessageWriter(engine, self._memory, x, steps=steps)
-        self.log = RoundLog(engine.rounds, self._rules.weighted_by or EXAMPLES, engine.folder, resume=engine.resume)
+        self.log = RoundLog(engine.rounds, engine.rounds.weighted_by_key, engine.folder, resume=engine.resume)
         self._evaluations = Evaluations(self._writer, engine.rounds, self.log, lambda: self.clock())
         self._patience = Patience(self._rules.patience, engine.timeout)
-        self._checks = ReplyChecks(self._rules, self.label)
+        self._checks = ReplyChecks(self._rules, self.label, engine.report_limit)
         self._allowance = Allowance(self._rules.max_updates, engine.accountant, self.label)
         self._handles: dict[int, WorkerHandle] = {}
         self._formats = Formats()
@@ -246,7 +245,7 @@ class FlowerPool(WorkerPool):
             self._attendance.report(Replied(message.worker, message.kind, message.records))
         if message.kind == "evaluate":
             if isinstance(outcome, Good):
-                self._named(handle, outcome.value)
+                self._heard(handle, outcome.value)
             self._note(self._evaluations.answered(message, outcome))
             self._evaluate()
         else:
@@ -267,7 +266,7 @@ class FlowerPool(WorkerPool):
             update, carried, told = outcome.value
             handle.failures = handle.pauses = 0
             handle.proven = True
-            self._named(handle, told)
+            self._heard(handle, told)
             if message.wanted:
                 if self._engine.up is not None or self._allowance.active:
                     handle.undecided = job
@@ -395,6 +394,6 @@ class FlowerPool(WorkerPool):
         for note in notes:
             self._attendance.report(note)
 
-    def _named(self, handle: WorkerHandle, told: Told) -> None:
-        if handle.rename(told.name):
-            self._note([handle.introduce(self._numbers.name(handle.number))])
+    def _heard(self, handle: WorkerHandle, told: Told) -> None:
+        renamed = [handle.introduce(self._numbers.name(handle.number))] if handle.rename(told.name) else []
+        self._note([*renamed, *self._checks.heard(handle.number, told)])

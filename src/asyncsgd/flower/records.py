@@ -39,13 +39,14 @@ def records_of(content: Any) -> Records:
     return Records(*found.values())
 
 
-def model_record(records: Records, layout: Layout) -> tuple[str, Any]:
+def model_record(records: Records, layout: Layout, key: str = ARRAYS) -> tuple[str, Any]:
     """Return the name and the ``ArrayRecord`` of the model in a reply, or raise `BadReply`.
 
-    It is the record with the name that the server sent, else the only one, else the one that has all arrays.
+    It is the record with the name ``key``, under which the server sent the model, else the only one, else the one that
+    has all arrays.
     """
     found = records.arrays
-    for name in (ARRAYS, LEGACY):
+    for name in (key, LEGACY):
         if name in found:
             return name, found[name]
     fitting = list(found.items())
@@ -53,7 +54,7 @@ def model_record(records: Records, layout: Layout) -> tuple[str, Any]:
         names = {part.name for part in layout.parts}
         fitting = [(name, record) for name, record in fitting if names <= record.keys()]
     if len(fitting) != 1:
-        fix = f"name the record of the model {ARRAYS!r}"
+        fix = f"name the record of the model {key!r}"
         raise BadReply(f"the reply has {len(found)} sets of arrays, and {len(fitting)} of them fit the model; {fix}")
     name, record = fitting[0]
     return name, record

@@ -40,7 +40,8 @@ class FederatedRequest:
     method: Method
     rounds: int
     size: int | None = None
-    """Arrivals per round; None: as many as clients are connected at the start, times ``fraction``."""
+    """Arrivals per round; None: those of the method's own rounds, if it has any, else as many as clients are connected
+    at the start, times ``fraction``."""
     fraction: float = 1.0
     """The fraction of the connected clients that a round has arrivals of, unless ``size`` is given."""
     least: int = 1
@@ -127,6 +128,9 @@ def begin(request: FederatedRequest, files: RunDirectory | None, note: Callable[
     if request.size is not None:
         return Start(request.needed, request.size, request.rounds * request.size)
     here = connected(request.grid, request.needed, note)
+    if isinstance(request.method.dispatch, FirstOf):
+        size = request.method.dispatch.clients
+        return Start(here, size, request.rounds * size)
     size = max(int(here * request.fraction), min(request.least, here), 1)
     return Start(here, size, request.rounds * size)
 
@@ -155,6 +159,10 @@ def prepare(request: FederatedRequest, layout: Layout) -> Prepared:
     method = method.using(dispatch=bounded(method.dispatch, clients.queue))
     if clients.heterogeneous and (bound := bias_of(method.dispatch)) is not None:
         notes.append(bound)
+    gathered, kept = getattr(method.aggregation, "size", None), getattr(method.dispatch, "clients", None)
+    if isinstance(gathered, int) and isinstance(kept, int) and gathered != kept:
+        what = f"{type(method.aggregation).__name__.lower()} gathers {gathered} updates, and a round has {kept}"
+        notes.append(f"{what}: pass the same number to both, so that every round changes the model once")
     method, accountant = counted(method, request.privacy)
     if accountant is not None and not is_simulated(request.grid):
         notes.append("ε is counted per SuperNode key: a SuperNode without a key is a new client at every start")

@@ -52,6 +52,8 @@ class RoundRules:
     """None: the weighted mean."""
     fraction_evaluate: float = 1.0
     min_evaluate_nodes: int = 0
+    weighted_by_key: str = "num-examples"
+    """What functions that aggregate metrics are told about the weight of a reply."""
     arrays_key: str = "arrays"
     config_key: str = "config"
     share: float | None = None

@@ -17,6 +17,7 @@ from asyncsgd.flower.privacy import Accountant, PrivacySpent
 from asyncsgd.flower.request import FederatedRequest, begin, choose_seed, prepare
 from asyncsgd.flower.rounds import read_rows
 from asyncsgd.flower.task import AbsentUpdates, FlowerTask, KeptUpdates
+from asyncsgd.flower.weights import report_limit
 from asyncsgd.run.callbacks.base import Hooks
 from asyncsgd.run.directory import RunDirectory
 from asyncsgd.run.options import Limits, RunRequest
@@ -133,6 +134,7 @@ def run_request(request: FederatedRequest, hooks: Hooks) -> FederatedRun:
             accountant=accountant,
             rounds=rules,
             minimum=request.needed,
+            report_limit=report_limit(prepared.method),
         )
         inner = RunRequest(
             task=cast(Task, task),

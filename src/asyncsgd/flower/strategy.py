@@ -22,6 +22,7 @@ from asyncsgd.flower.request import CLIENTS, PRIVACY, FederatedRequest
 from asyncsgd.flower.round_rules import SHARE, Aggregate, Config, RoundRules
 from asyncsgd.flower.rounds import evaluated_line, joined
 from asyncsgd.flower.serving import FederatedRun, run_request
+from asyncsgd.flower.weights import EXAMPLES
 from asyncsgd.run.callbacks.base import Callback, Hooks
 from asyncsgd.run.callbacks.terminal import ExceptionsAlone, Terminal
 from asyncsgd.run.options import Checkpoints
@@ -52,7 +53,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
 
     A *round* is as many arrivals as clients were connected when the run started. The number is fixed then, and written
     to the directory, so that a resumed run counts the same rounds. A fast client may answer several times in a round,
-    and a slow one not at all. Every message carries its round as ``config["server-round"]``: for training the round in
+    and a slow one not at all. A method with rounds of its own, such as ``asgd.fedavg(clients=8)``, keeps them: 8
+    arrivals. Every message carries its round as ``config["server-round"]``: for training the round in
     which the job begins, from 1 on, and for evaluation the round that made the model.
 
     By default the server and the clients evaluate after every round, as long as that takes at most 5 % of the time, of
@@ -157,7 +159,8 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             grid: The grid that Flower passes to the ServerApp, in simulation and in deployment.
             initial_arrays: The initial model. Integer arrays in it are not trained: clients receive the median of what
                 clients returned last, as with ``Clients(statistics=...)``.
-            num_rounds: Number of rounds. A round is as many arrivals as clients were connected at the start.
+            num_rounds: Number of rounds. A round is as many arrivals as clients were connected at the start, or those
+                of the method's own rounds.
             timeout: Seconds that a job may take, unless ``Clients(timeout=...)`` says otherwise.
             train_config: Configuration that is sent with every job: a ``ConfigRecord``, a dict, or a function of the
                 round and the client that returns one. The client has a ``number``, a ``node`` (Flower's id) and a
@@ -213,6 +216,7 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             evaluate_metrics=self.evaluate_metrics_aggr_fn,
             fraction_evaluate=self.fraction_evaluate,
             min_evaluate_nodes=self.min_evaluate_nodes,
+            weighted_by_key=self.weighted_by_key,
             arrays_key=self.arrayrecord_key,
             config_key=self.configrecord_key,
             share=SHARE if self.evaluate_every is None else None,
@@ -236,6 +240,10 @@ class AsyncStrategy(Strategy):  # type: ignore[misc]
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise BadParameter(name, value, "is not a key", "pass a text")
+        named = getattr(self.clients, "weighted_by", None)
+        if named not in (None, EXAMPLES, self.weighted_by_key):
+            fix = f"pass weighted_by_key={named!r} to AsyncStrategy instead"
+            raise BadParameter("weighted_by", named, f"and weighted_by_key = {self.weighted_by_key!r} differ", fix)
         for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
             value = getattr(self, name)
             if value is not None and not callable(value):

@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from asyncsgd.core.aggregation import Buffer
+from asyncsgd.core.dispatch import Batch, FirstOf
 from asyncsgd.core.method import Method
+from asyncsgd.core.weights import Reports
 from asyncsgd.engines.base import Note
 from asyncsgd.trace.labels import client_label
 
@@ -35,6 +38,17 @@ def by_reports(method: Method, weighted_by: str | None) -> Method:
     return method.weighted()
 
 
+def report_limit(method: Method) -> float | None:
+    """Return how many times the median a report counts at most; None if this method has no limit, as in rounds.
+
+    >>> import asyncsgd as asgd
+    >>> report_limit(asgd.fedbuff(1.0, concurrency=2).weighted()), report_limit(asgd.fedavg(clients=2).weighted())
+    (10.0, None)
+    """
+    rounds = isinstance(method.dispatch, Batch | FirstOf) and type(method.aggregation) is Buffer
+    return None if method.weights is None or rounds else method.weights.limit
+
+
 def read_examples(records: Mapping[str, Any], weighted_by: str | None) -> int | None:
     """Return the number of examples that a reply reports; None if there is none, or none that is credible.
 
@@ -59,25 +73,36 @@ def read_examples(records: Mapping[str, Any], weighted_by: str | None) -> int | 
 
 
 class ReportWatch:
-    """Notes once that some clients report their weight and others do not. Only the polling thread uses it."""
+    """Notes once that some clients report their weight and others do not, and once that a report counts as less.
 
-    def __init__(self, weighted_by: str | None, label: Callable[[int], str] = client_label) -> None:
-        self._name, self._label = weighted_by, label
+    Only the polling thread uses it.
+    """
+
+    def __init__(
+        self, weighted_by: str | None, label: Callable[[int], str] = client_label, limit: float | None = None
+    ) -> None:
+        self._name, self._label, self._limit = weighted_by, label, limit
         self._first: dict[bool, int] = {}  # whether a client reports -> the first client that did so
         self._noted = weighted_by is None
+        self._reports = None if limit is None else Reports(limit, {})  # None: nothing to note, or noted
 
     def note(self, worker: int, examples: int | None) -> list[Note]:
-        """Return the note, if this reply is the first of the second kind.
+        """Return the notes about this reply, each once.
 
-        >>> watch = ReportWatch("num-examples")
+        >>> watch = ReportWatch("num-examples", limit=10.0)
         >>> watch.note(0, 20), watch.note(0, 20)
         ([], [])
         >>> [note.message for note in watch.note(1, None)]
         ["client 1 does not report 'num-examples', which client 0 does: it counts as an average client"]
-        >>> watch.note(2, None)
-        []
+        >>> watch.note(2, 30), watch.note(3, 9000)
+        ([], [Note(event='weight_limited', details={'worker': 3, 'reported': 9000, 'counted': 300}, message="client 3 \
+reports a 'num-examples' of more than 10 times the median of all clients, and counts as 10 times the median; \
+method.weighted(limit=None) counts every report in full")])
         """
         self._first.setdefault(examples is not None, worker)
+        return [*self._silent(), *self._limited(worker, examples)]
+
+    def _silent(self) -> list[Note]:
         if self._noted or len(self._first) < 2:
             return []
         self._noted = True
@@ -85,3 +110,17 @@ class ReportWatch:
         what = f"does not report {self._name!r}, which {self._label(reports)} does"
         text = f"{self._label(silent)} {what}: it counts as an average client"
         return [Note("no_weight", {"worker": silent}, text)]
+
+    def _limited(self, worker: int, examples: int | None) -> list[Note]:
+        if self._reports is None or not examples:
+            return []
+        self._reports.take(worker, examples)
+        found = self._reports.lowered
+        if found is None:
+            return []
+        self._reports = None
+        largest, reported, counted = found
+        what = f"reports a {self._name!r} of more than {self._limit:g} times the median of all clients"
+        fix = "method.weighted(limit=None) counts every report in full"
+        text = f"{self._label(largest)} {what}, and counts as {self._limit:g} times the median; {fix}"
+        return [Note("weight_limited", {"worker": largest, "reported": reported, "counted": counted}, text)]

@@ -121,6 +121,9 @@ def check_compiler() -> None:
     if sys.platform != "win32" and not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         problem = "needs the headers of Python, and there is no Python.h"
         raise BadParameter("compile", True, problem, "install them (Debian: apt install python3-dev), or compile=False")
+    if " " in str(Path(torch.__file__).parent):
+        problem = "cannot link in an environment whose path has a space: PyTorch gives the linker the path as two"
+        raise BadParameter("compile", True, problem, "move the environment, or pass compile=False")
     try:
         torch._dynamo.eval_frame.check_if_dynamo_supported()
     except RuntimeError as error:
