@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import check_patterns
 from asyncsgd.core.optimizers import SGD, Adam, Momentum, Optimizer
 from asyncsgd.core.outer_optimizers import DelayedNesterov, LookAhead, Muon
@@ -79,7 +80,11 @@ def adamw(
     >>> adamw(weight_decay=0.1, exclude=("bias", "norm")).exclude
     ('bias', 'norm')
     """
-    return Adam(beta1, beta2, epsilon, amsgrad, weight_decay, check_patterns("exclude", exclude))
+    patterns = check_patterns("exclude", exclude)
+    if patterns and weight_decay == 0:
+        fix = "pass weight_decay=0.01, which is PyTorch's default, or leave exclude out"
+        raise BadParameter("exclude", patterns, "has no effect, because weight_decay is 0", fix)
+    return Adam(beta1, beta2, epsilon, amsgrad, weight_decay, patterns)
 
 
 @recipe

@@ -50,8 +50,13 @@ def test_patterns_are_texts(exclude):
 
 
 def test_one_text_is_one_pattern():
-    assert asgd.optimizers.adamw(exclude="bias").exclude == ("bias",)
-    assert asgd.optimizers.adamw(exclude=["bias", "norm"]).exclude == ("bias", "norm")
+    assert asgd.optimizers.adamw(weight_decay=0.1, exclude="bias").exclude == ("bias",)
+    assert asgd.optimizers.adamw(weight_decay=0.1, exclude=["bias", "norm"]).exclude == ("bias", "norm")
+
+
+def test_exclude_without_weight_decay_is_refused():
+    with pytest.raises(BadParameter, match=r"exclude = .* has no effect, because weight_decay is 0; pass"):
+        asgd.optimizers.adamw(exclude="bias")
 
 
 def test_a_task_without_names_is_refused_before_anything_runs():

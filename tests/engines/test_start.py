@@ -205,6 +205,23 @@ def test_more_workers_than_data() -> None:
         asgd.train(task, method, engine=processes(3), iterations=5, progress=False)
 
 
+def test_fewer_workers_than_data() -> None:
+    """The data of the others would never be used, and nobody would know."""
+    task = asgd.tasks.quadratic(dim=3, workers=4, heterogeneity=1.0)
+    method = asgd.federated_async_sgd(0.1, concurrency=2)
+    with pytest.raises(
+        BadParameter, match=r"workers = 2 are fewer than the task has data for \(4\), so the other data"
+    ):
+        asgd.train(task, method, engine=processes(2), iterations=5, progress=False)
+
+
+@pytest.mark.processes
+def test_without_an_engine_every_part_of_the_data_has_a_worker() -> None:
+    task = asgd.tasks.quadratic(dim=3, workers=3, heterogeneity=1.0)
+    run = asgd.train(task, asgd.federated_async_sgd(0.1, concurrency=3), iterations=9, progress=False)
+    assert run.config["engine"]["workers"] == 3
+
+
 def test_no_engine() -> None:
     with pytest.raises(BadParameter, match=r"engine = 4 is a int; pass asgd\.engines\.processes"):
         asgd.train(Bowl(), asgd.async_sgd(0.1), engine=4, iterations=5)  # type: ignore[arg-type]

@@ -133,3 +133,10 @@ def test_an_inner_schedule_that_is_negative_is_refused() -> None:
         with pytest.raises(BadParameter, match=r"stepsize = .* is -1 at iteration 31"):
             method.bind(3, 10)
     asgd.async_sgd(1.0).local(5, below).bind(3, 6)  # it ends before
+
+
+def test_a_schedule_is_checked_for_as_many_updates_as_may_come() -> None:
+    falling = asgd.schedules.custom(lambda t: 1.0 - t / 26)
+    method = asgd.async_sgd(falling).local(5, 1.0, per_worker=[1, 2, 1])
+    with pytest.raises(BadParameter, match=r"stepsize = .* is -.* at iteration 27"):
+        asgd.train(TASK, method, Inline(3), epochs=EPOCHS, progress=False)

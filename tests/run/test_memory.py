@@ -183,7 +183,7 @@ def test_another_layout_is_another_run(tmp_path: Path) -> None:
 
 
 def test_names_that_match_nothing_start_nothing(tmp_path: Path) -> None:
-    method = METHOD.using(optimizer=asgd.optimizers.adamw(exclude=("bias", "norm")))
+    method = METHOD.using(optimizer=asgd.optimizers.adamw(weight_decay=0.1, exclude=("bias", "norm")))
     with pytest.raises(BadParameter, match=r"exclude = 'norm' matches no parameter; .* weight, bias"):
         train(tmp_path / "run", 30, method, task=Named())
     assert not (tmp_path / "run" / "run.json").exists()

@@ -210,7 +210,8 @@ def test_an_optimizer_by_name() -> None:
     assert made("optimizer.beta1=0.5", optimizer="adamw").optimizer == Adam(beta1=0.5)
     excluding = made("optimizer.weight_decay=0.1", 'optimizer.exclude=["bias", "norm"]', optimizer="adamw").optimizer
     assert excluding == Adam(weight_decay=0.1, exclude=("bias", "norm"))
-    assert made("optimizer.exclude=bias", optimizer="adamw").optimizer == Adam(exclude=("bias",))
+    excluding = made("optimizer.exclude=bias", "optimizer.weight_decay=0.1", optimizer="adamw").optimizer
+    assert excluding == Adam(weight_decay=0.1, exclude=("bias",))
     assert made(optimizer="momentum").optimizer == Momentum(0.9)
     assert made("optimizer.nesterov=true", momentum=0.5).optimizer == Momentum(0.5, nesterov=True)
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'asyncsgd[torch]'")

@@ -45,7 +45,8 @@ def gradient_of(rows, model=None):
 
 
 def task_of(data=None, **options):
-    options = {"step": own_loss, "batch_size": 8, **options}
+    size = {} if callable(data) else {"batch_size": 8}  # a stream makes batches of its own
+    options = {"step": own_loss, **size, **options}
     return asgd.tasks.torch(small_model(), data=Records() if data is None else data, **options)
 
 
@@ -262,12 +263,14 @@ def test_a_stream_of_pairs_calibrates_batch_norm():
         ({"data": [{"x": 1}]}, r"data\[0\] = 'dict' is not a dataset with a length"),
         ({"metrics": [max]}, "metrics = .* is a list; pass {"),
         ({"derived": {"loss": max}}, "derived = 'loss' is already in use"),
+        ({"derived": {"epoch": max}}, "derived = 'epoch' is already in use"),
         ({"derived": {"mine": max}, "metrics": {"mine": max}}, "derived = 'mine' is already in use"),
         ({"derived": {"perplexity": 3}}, "derived.'perplexity'. = 3 is not a function"),
         ({"data": endless}, "test is missing: a stream has no rows"),
         ({"data": endless, "test": Records(), "sampling": "epochs"}, "sampling = 'epochs' needs data with a length"),
         ({"data": endless, "test": Records(), "loaders": 2}, "loaders = 2 does not apply: the function"),
         ({"data": endless, "test": Records(), "collate": max}, "collate = .* does not apply: the function"),
+        ({"data": endless, "test": Records(), "batch_size": 64}, "batch_size = 64 does not apply: the function"),
         ({"data": lambda worker: 3, "test": Records()}, r"data = '<lambda>' does not take \(worker, batch, seed\)"),
     ],
 )
@@ -288,3 +291,21 @@ def test_an_error_of_the_users_own_code_is_left_to_the_workers():
     task = task_of(step=broken)
     with pytest.raises(KeyError, match="labels"):
         task.update(task.initial(), 0, 0)
+
+
+def test_a_loss_that_lies_on_a_device_is_handed_out_from_the_cpu(monkeypatch):
+    """Workers may have other devices than the machine that made it, and the server none."""
+
+    class Elsewhere(nn.CrossEntropyLoss):
+        moved = ()
+
+        def buffers(self, recurse=True):
+            yield type("Tensor", (), {"device": torch.device("cuda")})()
+
+        def to(self, device):
+            Elsewhere.moved = (*Elsewhere.moved, str(device))
+            return self
+
+    inputs = torch.randn(16, 64), torch.randint(0, 10, (16,))
+    asgd.tasks.torch(small_model(), Elsewhere(), inputs, batch_size=4)
+    assert Elsewhere.moved == ("cpu",)

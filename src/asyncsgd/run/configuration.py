@@ -35,10 +35,15 @@ def check(task: Task, method: Method, engine: Engine, iterations: int, seed: int
         raise BadParameter("engine", engine, f"is a {type(engine).__name__}", "pass asgd.engines.processes(workers=4)")
     check_model(task.initial())
     expected = getattr(task, "workers", None)
-    if expected is not None and engine.workers > expected and is_heterogeneous(task):
+    if expected is not None and engine.workers != expected and is_heterogeneous(task):
+        more = engine.workers > expected
+        problem = f"are {'more' if more else 'fewer'} than the task has data for ({expected})"
+        problem += "" if more else ", so the other data would never be used; a list of data is one dataset per worker"
         fix = f"start {expected} workers, or make a task with data for {engine.workers}"
-        raise BadParameter("workers", engine.workers, f"are more than the task has data for ({expected})", fix)
+        raise BadParameter("workers", engine.workers, problem, fix)
     bound = method.bind(engine.workers, iterations, batches_of(task), batches)
+    if batches is not None and method.work.per_worker is not None and bound.step.schedule is not None:
+        bound.step.schedule.check(batches)  # as many updates as this may come: `iterations` is an estimate
     if not engine.keeps_state:
         _check_keeps_nothing(method, type(engine).__name__)
     bound.check(workers=engine.workers, iterations=iterations, heterogeneous=is_heterogeneous(task))

@@ -23,7 +23,7 @@ from asyncsgd.run.loop import Loop
 from asyncsgd.run.memory import check_memory
 from asyncsgd.run.options import Checkpoints, Evaluation, Limits, RunRequest, check_options
 from asyncsgd.run.results import TrainingRun
-from asyncsgd.tasks.base import Task
+from asyncsgd.tasks.base import Task, is_heterogeneous
 
 CHECKPOINTS, LIMITS = Checkpoints(), Limits()
 
@@ -50,7 +50,8 @@ def train(
     Args:
         task: What a job computes; `asyncsgd.tasks.torch` makes one from a PyTorch model.
         method: How updates are used: ``asgd.async_sgd(stepsize=0.1)`` or any other recipe.
-        engine: Where jobs run: ``asgd.engines.processes(workers=4)``. By default one worker process per core.
+        engine: Where jobs run: ``asgd.engines.processes(workers=4)``. By default one worker process per core, or per
+            part of the data if the workers' data differ.
         iterations: Number of updates to apply.
         epochs: Number of passes over the data, in place of ``iterations``. The task must walk its data in epochs, as
             ``asgd.tasks.torch(..., sampling="epochs")`` does. The run hands out every row once per epoch over all
@@ -87,7 +88,8 @@ def train(
     with ExitStack() as closing:
         hooks = closing.enter_context(Hooks(callbacks, terminal(callbacks, progress=progress)))
         check_options(checkpoints, limits)
-        engine = processes() if engine is None else engine
+        parts = getattr(task, "workers", None) if is_heterogeneous(task) else None
+        engine = processes(parts) if engine is None else engine  # by default one worker per part of the data, or core
         check_parts(task, method, seed)
         iterations = iterations_of(task, method.work.steps, iterations, epochs)
         evaluation = Evaluation.of(iterations, every, until)

@@ -210,9 +210,9 @@ class SaveBest(Best):
 
     The file has all arrays of the evaluated model, in their own dtypes and shapes, under the names of the module's
     state_dict or of Flower's ``initial_arrays``, BatchNorm's statistics included. Other tasks give the names of their
-    ``layout()``, or one vector, ``x``. Load the file with ``safetensors.torch.load_model(model, path)``, or with
-    ``model.load_state_dict(safetensors.torch.load_file(path))``, or let ``asyncsgd export DIR model.pt --best`` write a
-    state_dict. Metadata of the file: ``metric``, ``value``, ``iteration``.
+    ``layout()``, or one vector, ``x``. Tied weights are there once. Load the file with
+    ``safetensors.torch.load_model(model, path)``, or let ``asyncsgd export DIR model.pt --best`` write a state_dict.
+    Metadata of the file: ``metric``, ``value``, ``iteration``.
 
     The loop only copies the model. Another thread writes it while updates arrive, and replaces the file as a whole. A
     better model that comes meanwhile is written next; of several, only the best one. A checkpoint waits for the file,

@@ -134,13 +134,14 @@ def torch(
     pairs = name == "loss"
     held_out = None if test is None else as_rows("test", test, dtype, collate, pairs=pairs)
     if is_stream(data):
-        options = {"split": split, "collate": collate, "loaders": loaders or None}
+        size = None if plan.sizes == (32,) else batch_size
+        options = {"split": split, "collate": collate, "loaders": loaders or None, "batch_size": size}
         given = _stream(data, held_out, plan, options, int(calibration))
     else:
         rows, workers = _rows(data, split, lambda name, part: as_rows(name, part, dtype, collate, pairs=pairs))
         _check_sizes(plan, len(rows), workers)
         given = Data(rows, workers, None, held_out, int(calibration))
-    objective = Objective(name, function, metrics or {}, derived or {})
+    objective = Objective(name, function, metrics or {}, derived or {}).on_cpu()
     compute = Compute(int(accumulate), precision, bool(compile), int(loaders))
     task = TorchTask(model, objective, given, plan, compute)
     task.try_once()

@@ -19,6 +19,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.validate import count, nearest
 from asyncsgd.tasks._torch.devices import cpu_computes_in, has_accelerator
 from asyncsgd.tasks._torch.model import trained
+from asyncsgd.trace.columns import WHEN
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -74,7 +75,7 @@ def check_named(name: str, functions: Any, taken: Sequence[str], example: str) -
     if not isinstance(functions, Mapping):
         raise BadParameter(name, functions, f"is a {type(functions).__name__}", f"pass {{'name': {example}}}")
     for key, function in functions.items():
-        if key in ("loss", "iteration", "time", *taken):
+        if key in ("loss", *WHEN, *taken):
             raise BadParameter(name, key, "is already in use", "choose another name")
         check_function(f"{name}[{key!r}]", function, example)
 

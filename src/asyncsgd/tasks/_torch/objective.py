@@ -32,6 +32,13 @@ class Objective:
             return self
         return replace(self, function=deepcopy(self.function).to(device))
 
+    def on_cpu(self) -> Objective:
+        """Return the objective with its own tensors on the CPU: the server, which may have no GPU, hands them out."""
+        if not isinstance(self.function, nn.Module):
+            return self
+        tensors = (*self.function.parameters(), *self.function.buffers())
+        return self.on(torch.device("cpu")) if any(tensor.device.type != "cpu" for tensor in tensors) else self
+
     def value(self, model: Any, batch: Any) -> Any:
         """Return the scalar to minimise; raise unless a gradient can be computed from it."""
         if self.name == "step":
