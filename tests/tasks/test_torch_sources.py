@@ -169,7 +169,7 @@ def test_data_that_cannot_reach_a_worker_are_named_with_the_attribute(name, monk
                 asgd.train(
                     task,
                     asgd.federated_async_sgd(0.1, concurrency=1),
-                    engine,
+                    getattr(asgd.engines, name)(2) if isinstance(data, list) else engine,
                     iterations=1,
                     progress=False,
                 )
