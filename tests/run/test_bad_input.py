@@ -65,6 +65,19 @@ def call(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"workers": 2}, r"workers = 2 is not an option of train; the engine has them: pass .*processes\(workers=2\)"),
+        ({"iteration": 5}, "iteration = 5 is not an option of train; did you mean iterations"),
+        ({"lr": 0.1}, r"the step size is the method's: pass it as async_sgd\(stepsize=0\.1\)"),
+    ],
+)
+def test_an_option_that_train_does_not_have(option: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        asgd.train(asgd.tasks.quadratic(), asgd.async_sgd(0.1), **option)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"min_seconds": 0.1}, r"min_seconds = 0\.1 is not a list of numbers; give one per worker: \[0\.1\] \* 2"),

@@ -68,6 +68,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 STEP_WORDS = ("lr", "learning_rate", "eta", "step", "step_size")
 """Names of the step size in other libraries."""
+WORKER_WORDS = ("workers", "num_workers", "n_workers", "nproc_per_node", "world_size")
+"""Names of the number of workers, here and in other libraries."""
 
 
 def plain(part: Any) -> None:
@@ -158,6 +160,8 @@ def instead(name: str, value: Any, known: Collection[str]) -> str:
         if "stepsize" not in known:
             return f"the step size is the method's: pass it as async_sgd(stepsize={value!r})"
         return f"the step size is called stepsize: stepsize={value!r}"
+    if name.lower() in WORKER_WORDS and "engine" in known:
+        return f"the engine has them: pass engine=asgd.engines.processes(workers={value!r})"
     return nearest(name, known)
 
 

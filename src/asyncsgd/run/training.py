@@ -11,6 +11,7 @@ from asyncsgd.core.errors import BadParameter
 from asyncsgd.core.layout import layout_of
 from asyncsgd.core.method import Method
 from asyncsgd.core.parts import check_parts
+from asyncsgd.core.validate import recipe
 from asyncsgd.engines import processes
 from asyncsgd.engines.base import Engine
 from asyncsgd.run import configuration
@@ -28,6 +29,7 @@ from asyncsgd.tasks.base import Task, is_heterogeneous
 CHECKPOINTS, LIMITS = Checkpoints(), Limits()
 
 
+@recipe
 def train(
     task: Task,
     method: Method,
