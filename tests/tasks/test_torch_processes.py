@@ -109,10 +109,12 @@ def draws(worker, batch, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["epochs", "stream"])
 def test_a_run_in_epochs_or_on_a_stream_replays_bit_for_bit(kind, tmp_path):
-    options = {"batch_size": 16, "accumulate": 2, "test": digits((0, 20))}
+    options = {"accumulate": 2, "test": digits((0, 20))}
     model, loss = small_model(nn.Dropout(0.2)), nn.CrossEntropyLoss()
     if kind == "epochs":
-        task = asgd.tasks.torch(model, loss, RowByRow(digits(), 90), sampling="epochs", loaders=2, **options)
+        task = asgd.tasks.torch(
+            model, loss, RowByRow(digits(), 90), batch_size=16, sampling="epochs", loaders=2, **options
+        )
         length = {"epochs": 3}
     else:
         task, length = asgd.tasks.torch(model, loss, draws, **options), {"iterations": 18}
