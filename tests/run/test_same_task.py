@@ -12,6 +12,7 @@ from run.common import sound
 
 import asyncsgd as asgd
 from asyncsgd.core.errors import BadParameter
+from asyncsgd.testing.bench import Bowl
 
 torch = pytest.importorskip("torch")
 
@@ -74,3 +75,18 @@ def test_a_stream_has_no_rows_to_compare() -> None:
     made = asgd.tasks.torch(torch.nn.Linear(2, 1), data=stream, loss=torch.nn.MSELoss(), test=stream(0, 0, 0))
     assert made.fixed_options["data"] == "a stream"
     assert "batch_size" not in made.fixed_options
+
+
+def test_a_task_of_ones_own_may_state_options(tmp_path: Path) -> None:
+    """A tuple comes back from run.json as a list, and the data need not be numbers of rows."""
+
+    class Mine(Bowl):
+        fixed_options: Any = {"data": 7, "shape": (2, 3)}  # noqa: RUF012 - tasks may have any attribute
+
+    train(tmp_path, Mine())
+    sound(train(tmp_path, Mine(), iterations=30, resume=True), 30)  # type: ignore[arg-type]
+    Mine.fixed_options = {"data": 8, "shape": (2, 3)}
+    with pytest.raises(BadParameter, match=r"data = .8. is not what the run started with; resume with the same data"):
+        BadParameter, match="data = '8' is not what the run started with; resume with the same data .7."
+    ):
+        train(tmp_path, Mine(), iterations=40, resume=True)

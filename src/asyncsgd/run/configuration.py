@@ -15,6 +15,7 @@ from asyncsgd.core.parts import check_parts
 from asyncsgd.core.parts import describe as describe_parts
 from asyncsgd.core.validate import check_model
 from asyncsgd.engines.base import Engine
+from asyncsgd.format import jsonable
 from asyncsgd.run import checkpoints as checkpoints
 from asyncsgd.run.checksums import JOB, check_listed
 from asyncsgd.run.options import RunRequest
@@ -82,7 +83,7 @@ def describe(request: RunRequest) -> dict[str, Any]:
     x = task.initial()
     return {
         "task": getattr(task, "name", type(task).__name__),
-        "options": dict(getattr(task, "fixed_options", {})),
+        "options": jsonable(dict(getattr(task, "fixed_options", {}))),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),  # addresses differ between processes
         "method_name": method.name,
         "parts": describe_parts(method),
@@ -152,8 +153,8 @@ def _short(part: Any) -> str:
 
 def _rows(data: Any) -> str:
     """Name data as `TorchTask.fixed_options` describes them."""
-    if isinstance(data, str):
-        return data
+    if not isinstance(data, list) or not all(isinstance(rows, int) for rows in data):
+        return str(data)
     return f"{sum(data):,} rows" + (f" of {len(data)} workers" if len(data) > 1 else "")
 
 

@@ -16,8 +16,8 @@ def not_swallowed() -> Iterator[None]:
     """Raise at the end what SIGTERM or Ctrl-C raised inside, if the code there swallowed it.
 
     A handler's exception may come up anywhere, also where Python ignores exceptions, as in a ``__del__``. The kernel's
-    signals are therefore read a second time, from the descriptor that Python writes their numbers to. Where somebody
-    else has that descriptor, such as an event loop, and outside the main thread, nothing is read.
+    signals are therefore read a second time, from the descriptor that Python writes their numbers to. Nothing is read
+    outside the main thread, or if an event loop has set that descriptor already.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
