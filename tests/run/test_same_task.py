@@ -87,6 +87,4 @@ def test_a_task_of_ones_own_may_state_options(tmp_path: Path) -> None:
     sound(train(tmp_path, Mine(), iterations=30, resume=True), 30)  # type: ignore[arg-type]
     Mine.fixed_options = {"data": 8, "shape": (2, 3)}
     with pytest.raises(BadParameter, match=r"data = .8. is not what the run started with; resume with the same data"):
-        BadParameter, match="data = '8' is not what the run started with; resume with the same data .7."
-    ):
         train(tmp_path, Mine(), iterations=40, resume=True)
